@@ -1,0 +1,50 @@
+# `make help` lists the targets. PYTHON picks the interpreter that the virtual environment is made from.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help setup setup-test demo run test lint types bench lock clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(VENV)/.runtime: requirements.lock pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing denv into $(VENV) (about half a minute)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.runtime requirements-dev.lock
+	@echo "installing what the tests need"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || sh .ci/install-chromium
+	@touch $@
+
+setup: $(VENV)/.runtime  ## install denv into .venv
+
+setup-test: $(VENV)/.test  ## install what the tests need too (Chromium from Debian)
+
+demo: setup  ## start all of denv with simulated fleets, a model and traffic
+	@$(BIN)/denv up --demo
+
+run: setup  ## start all of denv
+	@$(BIN)/denv up
+
+test: setup-test lint types  ## everything that must hold: lint, types, tests
+	$(BIN)/pytest
+
+lint: setup-test  ## ruff, import rules, missing migrations
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/python manage.py makemigrations --check --dry-run
+
+types: setup-test  ## mypy, strict
+	$(BIN)/mypy
+
+lock:  ## write the lock files anew from pyproject.toml
+	sh .ci/lock $(PYTHON)
+
+clean:  ## remove what make made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,63 @@
+"""What the API views of all apps share: error bodies, and the page of a long list."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import Http404
+from rest_framework import exceptions, pagination
+from rest_framework.response import Response
+
+from denvweb.core.errors import DenvError
+from denvweb.logs import request_id
+
+
+def error_body(error: DenvError) -> dict[str, Any]:
+    """`{code, detail, fields, request_id}`: the one shape of every error."""
+    return {"code": error.code, "detail": error.detail, "fields": error.fields, "request_id": request_id.get()}
+
+
+def _from_framework(error: Exception) -> DenvError | None:
+    if isinstance(error, DenvError):
+        return error
+    if isinstance(error, Http404):
+        return DenvError(str(error) or "There is no such thing.", code="not-found")
+    if isinstance(error, PermissionDenied):
+        return DenvError(str(error) or "You may not do this.", code="forbidden")
+    if isinstance(error, exceptions.ValidationError):
+        detail = error.detail if isinstance(error.detail, dict) else {"": error.detail}
+        return DenvError("Some fields are wrong.", code="invalid", fields={key: [str(x) for x in value] for key, value in detail.items()})
+    if isinstance(error, exceptions.APIException):
+        codes = {"not_authenticated": "not-authenticated", "authentication_failed": "not-authenticated", "permission_denied": "forbidden"}
+        return DenvError(str(error.detail), code=codes.get(str(error.default_code), str(error.default_code).replace("_", "-")))
+    return None
+
+
+def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
+    """Map the one error tree, and the framework's own, to the one body."""
+    mapped = _from_framework(error)
+    if mapped is None:
+        return None
+    status = mapped.http_status
+    if isinstance(error, Http404):
+        status = 404
+    elif isinstance(error, PermissionDenied):
+        status = 403
+    elif isinstance(error, exceptions.APIException):
+        status = error.status_code
+    headers = {}
+    if wait := getattr(error, "wait", None):
+        headers["Retry-After"] = str(int(wait))
+    if challenge := getattr(error, "auth_header", None):
+        headers["WWW-Authenticate"] = challenge
+    return Response(error_body(mapped), status=status, headers=headers)
+
+
+class NewestFirst(pagination.CursorPagination):
+    """Cursor pages that stay right while rows are added."""
+
+    page_size = 50
+    page_size_query_param = "limit"
+    max_page_size = 500
+    ordering = "-id"

@@ -1,0 +1,65 @@
+"""Who is calling: bearer tokens for the API and for routers; sessions are Django's own."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.contrib.auth.models import AbstractBaseUser, User
+from django.utils import timezone
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.request import Request
+
+from denvweb.core.ids import new_credential, parse_credential, secret_matches
+from denvweb.models import ApiToken
+
+
+def token_create(*, user: User, scope: str = ApiToken.Scope.API, label: str = "", expires_at: datetime | None = None) -> str:
+    """A new token's text; it cannot be read again."""
+    credential = new_credential("router" if scope == ApiToken.Scope.ROUTER else "tok")
+    ApiToken.objects.create(
+        id=credential.id, secret_hash=credential.secret_hash, user=user, scope=scope, label=label, expires_at=expires_at
+    )
+    return credential.text
+
+
+def token_check(text: str, scope: str) -> ApiToken | None:
+    """The live token behind a bearer text, if it has this scope."""
+    credential = parse_credential(text)
+    if credential is None:
+        return None
+    token = ApiToken.objects.select_related("user").filter(id=credential.id, scope=scope, revoked_at=None).first()
+    if token is None or not secret_matches(credential.secret, token.secret_hash) or not token.user.is_active:
+        return None
+    if token.expires_at is not None and token.expires_at <= timezone.now():
+        return None
+    return token
+
+
+def bearer(header: str) -> str:
+    """The token in an Authorization header, or an empty text."""
+    scheme, _, text = header.partition(" ")
+    return text.strip() if scheme.lower() == "bearer" else ""
+
+
+class ApiTokenAuthentication(BaseAuthentication):
+    """`Authorization: Bearer tok-....secret`."""
+
+    def authenticate(self, request: Request) -> tuple[AbstractBaseUser, ApiToken] | None:
+        text = bearer(request.headers.get("Authorization", ""))
+        if not text:
+            return None
+        token = token_check(text, ApiToken.Scope.API)
+        if token is None:
+            raise AuthenticationFailed("This token is unknown, expired or revoked; run `denv login` again.")
+        return token.user, token
+
+    def authenticate_header(self, request: Request) -> str:
+        return "Bearer"
+
+
+def via_of(request: Request) -> str:
+    """Through what a change came, for the journal: the page, the command, or another client of the API."""
+    if isinstance(request.auth, ApiToken):
+        return "cli" if request.headers.get("User-Agent", "").startswith("denv/") else "api"
+    return "ui"

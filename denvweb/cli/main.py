@@ -1,0 +1,7 @@
+"""`denv`: the command."""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Run the command."""

@@ -1,0 +1,61 @@
+"""The one error tree. Each face (HTTP, command, OpenAI bodies) maps it once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+class DenvError(Exception):
+    """Something that a person or a program can act on.
+
+    `code` is stable and machine-readable, `detail` is a sentence that says what is wrong and what to do,
+    `fields` maps a dotted path to its problems.
+    """
+
+    code = "error"
+    http_status = 400
+    exit_status = 1
+
+    def __init__(self, detail: str, *, code: str | None = None, fields: Mapping[str, Sequence[str]] | None = None) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        if code is not None:
+            self.code = code
+        self.fields: dict[str, list[str]] = {path: list(problems) for path, problems in (fields or {}).items()}
+
+
+class InvalidError(DenvError):
+    """The input itself is wrong."""
+
+    code = "invalid"
+    http_status = 400
+    exit_status = 2
+
+
+class NotFoundError(DenvError):
+    """No such thing, or not for this person to see."""
+
+    code = "not-found"
+    http_status = 404
+
+
+class ConflictError(DenvError):
+    """The input is fine, but the present state does not allow it."""
+
+    code = "conflict"
+    http_status = 409
+
+
+class ForbiddenError(DenvError):
+    """Seen, but not allowed."""
+
+    code = "forbidden"
+    http_status = 403
+
+
+class UnavailableError(DenvError):
+    """Something that denv needs does not answer."""
+
+    code = "unavailable"
+    http_status = 503
+    exit_status = 3

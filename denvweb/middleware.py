@@ -1,0 +1,70 @@
+"""What every response gets: a request id and a content security policy without inline script."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+
+from denvweb.core.ids import random_id
+from denvweb.logs import request_id
+
+# The hash is that of the empty string: Plotly adds an empty <style> element and fills it through the CSSOM.
+_EMPTY_STYLE = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
+CONTENT_SECURITY_POLICY = (
+    f"default-src 'none'; script-src 'self'; style-src 'self' {_EMPTY_STYLE}; img-src 'self' data:; connect-src 'self'; "
+    "font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+GetResponse = Callable[[HttpRequest], HttpResponseBase] | Callable[[HttpRequest], Awaitable[HttpResponseBase]]
+
+
+class _BothWays:
+    """Middleware for sync and async views alike, so that async views stay on the event loop."""
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self.get_response = get_response
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
+        self.before(request)
+        response = self.get_response(request)
+        if isinstance(response, HttpResponseBase):
+            self.after(request, response)
+            return response
+        return self._later(request, response)
+
+    async def _later(self, request: HttpRequest, pending: Awaitable[HttpResponseBase]) -> HttpResponseBase:
+        response = await pending
+        self.after(request, response)
+        return response
+
+    def before(self, request: HttpRequest) -> None:
+        """Look at the request."""
+
+    def after(self, request: HttpRequest, response: HttpResponseBase) -> None:
+        """Add to the response."""
+
+
+class RequestIdMiddleware(_BothWays):
+    """Take the caller's X-Request-Id, or make one; logs and error bodies carry it."""
+
+    def before(self, request: HttpRequest) -> None:
+        given = request.headers.get("X-Request-Id", "")
+        request_id.set(given if 0 < len(given) <= 64 and given.isprintable() else random_id("req"))
+
+    def after(self, request: HttpRequest, response: HttpResponseBase) -> None:
+        response.headers["X-Request-Id"] = request_id.get()
+
+
+class ContentSecurityPolicyMiddleware(_BothWays):
+    """No inline script, style or handler anywhere."""
+
+    def after(self, request: HttpRequest, response: HttpResponseBase) -> None:
+        response.headers.setdefault("Content-Security-Policy", CONTENT_SECURITY_POLICY)

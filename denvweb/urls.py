@@ -1,0 +1,21 @@
+"""All URLs: health, the REST API, what agents and routers use, and the pages."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.urls import URLPattern, URLResolver, include, path
+from drf_spectacular.views import SpectacularAPIView
+
+from denvweb import health
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("healthz", health.healthz),
+    path("readyz", health.readyz),
+    path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("api/v1/", include("releases.api.urls")),
+    path("api/v1/", include("fleets.api.urls")),
+    path("api/v1/", include("metrics.api.urls")),
+    path("", include("fleets.api.program_urls")),
+    path("admin/", admin.site.urls),
+    path("", include("frontend.urls")),
+]

@@ -1,0 +1,7 @@
+"""URLs that agents and routers use."""
+
+from __future__ import annotations
+
+from django.urls import URLPattern
+
+urlpatterns: list[URLPattern] = []

@@ -1,0 +1,7 @@
+"""REST URLs of the fleets app."""
+
+from __future__ import annotations
+
+from django.urls import URLPattern
+
+urlpatterns: list[URLPattern] = []

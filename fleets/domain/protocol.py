@@ -1,0 +1,219 @@
+"""What agents, routers and the control plane say to each other. Every message stands alone: losing one costs seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from fleets.domain.types import EngineSpec, RankDesired, RankState, Role
+from metrics.domain.types import AlarmSpec, SeriesDelta
+
+PROTOCOL_VERSION = 1
+
+
+# ---- agent: POST /agent/v1/join, then POST /agent/v1/sync every few seconds and on each poke ----
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReport:
+    """One GPU of a node."""
+
+    index: int
+    healthy: bool = True
+    foreign_bytes: int = 0  # memory held by processes that are not denv's
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a node is, said once when it joins and again when it changes."""
+
+    name: str
+    fleet: str
+    domain: str  # the fabric's name within the fleet, `d01`
+    gpu_kind: str
+    gpus: int
+    host: str  # where its engines can be reached
+    port_base: int
+    port_count: int
+    simulated: bool = False
+    fabric_spans_nodes: bool = True
+    agent_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """Turns a join token into a node's own credential. One token may join the nodes of one agent process."""
+
+    token: str
+    nodes: tuple[NodeFacts, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinReply:
+    """`id.secret` credentials by node name."""
+
+    credentials: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RankSpec:
+    """One rank as its node's agent should have it. `rank_id` names this very placement; a new place is a new id."""
+
+    rank_id: str
+    replica: str
+    unit: str
+    stage: str
+    release: str
+    role: Role
+    index: int  # 0 leads
+    count: int  # ranks of the replica
+    gpus: tuple[int, ...]
+    port: int  # HTTP of rank 0; port + 1 is its KV side channel, port + 2 the gang's meeting point
+    leader_host: str
+    leader_port: int  # rank 0's `port`
+    gpu_kind: str
+    desired: RankDesired
+    engine: EngineSpec
+    start_deadline_s: float = 600.0
+    drain_deadline_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """One rank as it is. `gauges` are the engine's own: `kv_use`, `running`, `waiting`, `prefix_hit`, ..."""
+
+    rank_id: str
+    state: RankState
+    pid: int = 0
+    engine_id: str = ""  # changes with every start of the process
+    restarts: int = 0
+    since_s: float = 0.0  # seconds in this state
+    detail: str = ""  # the reason in a sentence; for a dead one its last log lines
+    gauges: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentReport:
+    """One node's whole state."""
+
+    node: str
+    boot: str  # changes when the agent process starts; two at once under one node are told apart by it
+    observed_generation: int  # of the last snapshot acted on
+    clock_at: float  # seconds since the epoch by the node's clock, to see how far it is off
+    facts: NodeFacts | None = None
+    gpus: tuple[GpuReport, ...] = ()
+    ranks: tuple[RankReport, ...] = ()
+    version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSnapshot:
+    """What a node should run. `ranks` is the whole list; with `unchanged` it is left out."""
+
+    node: str
+    generation: int
+    unchanged: bool = False
+    ranks: tuple[RankSpec, ...] = ()
+    sync_every_s: float = 4.0
+
+
+# ---- router: GET /router/v1/table?stage=&generation=&wait_s= (long-poll), POST /router/v1/report every second ----
+
+
+class ReplicaReadiness(StrEnum):
+    """What the table says of a replica."""
+
+    READY = "ready"
+    DRAINING = "draining"  # finishes what it has, takes nothing new
+    SUSPECT = "suspect"  # its node is late: leave it if it also fails from here
+
+
+@dataclass(frozen=True, slots=True)
+class RouteReplica:
+    """One engine that the router may send to."""
+
+    replica: str
+    role: Role
+    release: str
+    host: str
+    port: int
+    readiness: ReplicaReadiness = ReplicaReadiness.READY
+    engine_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteUnit:
+    """One serving unit. `routable` is false while it drains or is not probed yet; `probe` asks for a real request to it."""
+
+    unit: str
+    release: str
+    prefill_release: str
+    decode_release: str
+    compat: str
+    routable: bool
+    probe: bool
+    protocol: str
+    replicas: tuple[RouteReplica, ...]
+    block_tokens: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionalPolicy:
+    """When decode does its own prefill: uncached tokens below the limit, or a prefill queue over its threshold."""
+
+    local_prefill_below: int = 1000
+    prefill_queue_above: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RouterTable:
+    """All that a router of a stage needs. `weights` sum to 10,000 over releases (basis points), or are empty before the first release."""
+
+    stage: str
+    model: str
+    epoch: int
+    generation: int
+    weights: dict[str, int] = field(default_factory=dict)
+    units: tuple[RouteUnit, ...] = ()
+    conditional: ConditionalPolicy = field(default_factory=ConditionalPolicy)
+    alarms: tuple[AlarmSpec, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnitGauge:
+    """The router's own view of a unit, now."""
+
+    unit: str
+    prefill_queue: int = 0
+    prefill_inflight: int = 0
+    decode_inflight: int = 0
+    ejected: tuple[str, ...] = ()  # replicas that this router has taken out
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """How the end-to-end request to a unit went; `engines` are the engine ids that answered."""
+
+    unit: str
+    ok: bool
+    detail: str = ""
+    engines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RouterReport:
+    """One second of a router. Sent again with the same (`boot`, `seq`) until it is acknowledged, and counted once."""
+
+    router: str
+    boot: str
+    seq: int
+    stage: str
+    url: str  # where clients reach it
+    table_generation: int  # of the table in force
+    at: float  # seconds since the epoch at the end of the window
+    series: tuple[SeriesDelta, ...] = ()
+    gauges: tuple[UnitGauge, ...] = ()
+    probes: tuple[ProbeResult, ...] = ()
+    inflight: dict[str, int] = field(default_factory=dict)  # by release
+    version: int = PROTOCOL_VERSION

@@ -1,0 +1,203 @@
+"""The nouns of fleets as pure data: what is there, what is asked for, where it goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """What a pool's replicas compute."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    AGGREGATED = "aggregated"
+
+
+class PlacementRule(StrEnum):
+    """Where the pools of one serving unit may stand."""
+
+    SAME_DOMAIN = "same-domain"  # all of them inside one scale-up domain
+    ANY = "any"  # anywhere in the stage's fleets
+
+
+class NodeState(StrEnum):
+    """What the control plane believes of a node, by its own clock."""
+
+    NEW = "new"  # known, but its agent has not reported yet
+    READY = "ready"  # its last report is fresh
+    SUSPECT = "suspect"  # its report is over 10 s late
+    LOST = "lost"  # its report is over 30 s late; its replicas are replaced
+
+
+class RankDesired(StrEnum):
+    """What an agent should make of a rank."""
+
+    HOLD = "hold"  # keep the GPUs, start nothing: the gang is not complete
+    RUN = "run"  # have it running
+    DRAIN = "drain"  # take nothing new, finish what is there, stay until told to stop
+    STOP = "stop"  # end it
+
+
+class RankState(StrEnum):
+    """What an agent says of a rank."""
+
+    CLAIMED = "claimed"  # the snapshot with it was read, and its GPUs are kept for it
+    STARTING = "starting"  # the process runs, and is not ready yet
+    READY = "ready"  # the engine says that it can serve (a follower: its gang is complete)
+    DRAINING = "draining"  # it takes nothing new
+    BACKOFF = "backoff"  # it died, and waits for the next try
+    FAILED = "failed"  # it died too often in a row; a person or a new release is needed
+    STOPPED = "stopped"  # it was asked to end, and has
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The figures of a model that memory and time depend on."""
+
+    layers: int
+    hidden: int
+    kv_heads: int
+    total_params: float
+    prefill_active_params: float
+    decode_active_params: float
+    weight_bytes: float  # of all weights as served, all ranks together
+    kv_bytes_per_token: float
+    vocab: int = 128_000
+    context_tokens: int = 131_072
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Faults of the simulated engine; a real engine refuses them."""
+
+    slow_factor: float = 1.0
+    error_ratio: float = 0.0
+    hang_ratio: float = 0.0
+    crash_after_requests: int | None = None
+    kv_fail_ratio: float = 0.0
+    kv_corrupt: bool = False
+    start_delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """How one pool's engine is to be started: handed from the release to the agent, unread in between."""
+
+    engine: str  # `vllm`, `sglang`, `trtllm`, `deepinfer` or `sim`
+    recipe: str
+    model: str  # the name that clients ask for
+    weights: str
+    protocol: str  # how prefill hands over to decode: `vllm-nixl`, or `none` for aggregated pools
+    shape: ModelShape
+    tensor_parallel: int
+    block_tokens: int = 64
+    kv_dtype: str = "auto"
+    prefix_caching: bool = True
+    options: dict[str, str] = field(default_factory=dict)  # engine flags of the recipe
+    faults: Faults = field(default_factory=Faults)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """One role of a serving unit. `generation` is the hash of all that makes a replica what it is, its count aside."""
+
+    role: Role
+    gpus: int  # of one replica
+    replicas: int
+    release: str  # `ds-flash@7`: the release that this pool's generation came with
+    generation: str
+    engine: EngineSpec
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSpec:
+    """One serving unit as a release asks for it. `compat` is the hash of whatever touches the KV layout."""
+
+    stage: str  # `ds-flash/prod-us`
+    model: str
+    release: str
+    compat: str
+    placement: PlacementRule
+    pools: tuple[PoolSpec, ...]
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole unit."""
+        return sum(pool.gpus * pool.replicas for pool in self.pools)
+
+    @property
+    def shape(self) -> str:
+        """`2P1D`, or `2A` for aggregated."""
+        return "".join(f"{pool.replicas}{pool.role.value[0].upper()}" for pool in self.pools)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as placement sees it; `free` are the indices of healthy GPUs that nobody holds."""
+
+    name: str
+    gpus: int
+    free: tuple[int, ...]
+    state: NodeState = NodeState.READY
+    cordoned: bool = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether new ranks may go here."""
+        return self.state is NodeState.READY and not self.cordoned
+
+
+@dataclass(frozen=True, slots=True)
+class DomainView:
+    """A scale-up domain and its nodes."""
+
+    name: str  # `gb200-use1/d01`
+    nodes: tuple[NodeView, ...]
+
+    @property
+    def size(self) -> int:
+        """GPUs that the domain has, healthy or not."""
+        return sum(node.gpus for node in self.nodes)
+
+    @property
+    def free(self) -> int:
+        """GPUs that could be given out now."""
+        return sum(len(node.free) for node in self.nodes if node.usable)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """A fleet: domains of one GPU kind."""
+
+    name: str
+    gpu_kind: str  # `GB200`
+    domains: tuple[DomainView, ...]
+    fabric_spans_nodes: bool = True  # NVL72: yes. HGX: a domain is one node
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlacement:
+    """Which GPUs of which node one rank takes."""
+
+    node: str
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPlacement:
+    """One replica, its ranks in order; rank 0 leads."""
+
+    role: Role
+    ordinal: int
+    ranks: tuple[RankPlacement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPlacement:
+    """Where a whole serving unit stands. `domain` is empty for placement `any` over several domains."""
+
+    fleet: str
+    domain: str
+    replicas: tuple[ReplicaPlacement, ...]

@@ -1,0 +1,7 @@
+"""REST URLs of the releases app."""
+
+from __future__ import annotations
+
+from django.urls import URLPattern
+
+urlpatterns: list[URLPattern] = []
