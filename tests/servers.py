@@ -22,8 +22,8 @@ def _stop(process: subprocess.Popen[bytes], sig: int) -> None:
             process.kill()
 
 
-def _start_servers() -> None:
-    """Before Django reads its settings, which come from the environment; so pytest.ini names no settings module."""
+def start_servers() -> None:
+    """Start what the environment does not name, and put the URLs there; they stop with this process."""
     home = Path(tempfile.mkdtemp(prefix="denv-test-"))
     home.chmod(0o755)
     os.environ["DENV_HOME"] = str(home / "home")
@@ -41,7 +41,3 @@ def _start_servers() -> None:
         atexit.register(_stop, valkey, signal.SIGTERM)
         embedded.wait_for_port(port)
         os.environ["REDIS_URL"] = command.url
-    os.environ["DJANGO_SETTINGS_MODULE"] = "denvweb.settings"
-
-
-_start_servers()

@@ -1,0 +1,148 @@
+"""What the fleets app answers with: the same values feed rollouts, pages, API and command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from fleets.domain.types import NodeState, RankState, Role
+
+
+class ReplicaState(StrEnum):
+    """A replica as a whole, from the reports on its ranks."""
+
+    PENDING = "pending"  # no agent has taken it up yet
+    STARTING = "starting"  # at least one rank is not ready
+    READY = "ready"  # every rank is ready and its node is not lost
+    DRAINING = "draining"  # it finishes what it has
+    FAILED = "failed"  # a rank gave up, or a deadline passed
+    UNKNOWN = "unknown"  # its node is silent
+    GONE = "gone"  # all ranks have stopped
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """One rank and where it is."""
+
+    rank_id: str
+    index: int
+    node: str
+    gpus: tuple[int, ...]
+    state: RankState | None  # None: not reported yet
+    restarts: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """One replica."""
+
+    replica: str
+    role: Role
+    ordinal: int
+    release: str
+    generation: str
+    state: ReplicaState
+    detail: str  # the reason when it is not ready
+    gauges: dict[str, float]  # of its engine: kv_use, running, waiting
+    ranks: tuple[RankView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """The replicas of one role of a unit."""
+
+    role: Role
+    gpus: int
+    desired: int
+    ready: int
+    replicas: tuple[ReplicaView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitView:
+    """One serving unit. Ready: every pool has at least one ready replica. Complete: every desired replica is ready."""
+
+    unit: str
+    slot: int  # unit 1, 2, ... of the stage, as people number them
+    stage: str
+    release: str
+    shape: str  # `2P1D`
+    gpus: int
+    fleet: str
+    domain: str
+    stopping: bool  # it was told to drain or stop
+    ready: bool
+    complete: bool
+    probed: bool  # a real request through a router to this very unit succeeded since its last change
+    routable: bool
+    failed: bool  # a replica gave up
+    detail: str
+    inflight: int  # requests, over all routers
+    weight_seen: float | None  # its share of the traffic by the routers' tables, 0 to 1; None if no router speaks
+    pools: tuple[PoolView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RoutersView:
+    """What the routers of a stage have confirmed."""
+
+    stage: str
+    generation: int  # wanted
+    confirmed: int  # the lowest that a live router has in force; 0 without a live router
+    live: int
+    urls: tuple[str, ...]
+    weights: dict[str, int]  # wanted, basis points by release
+    inflight: dict[str, int]  # by release
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCell:
+    """One cell of a domain's map."""
+
+    index: int
+    state: str  # `free`, `used`, `broken`, `foreign`
+    stage: str = ""
+    unit: str = ""
+    slot: int = 0
+    role: Role | None = None
+    ordinal: int = 0
+    release: str = ""
+    first: bool = False  # the first GPU of its replica, where the map writes `P1`
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMap:
+    """One column of a domain's map."""
+
+    node: str
+    state: NodeState
+    cordoned: bool
+    last_report_at: datetime | None
+    cells: tuple[GpuCell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DomainMap:
+    """One domain."""
+
+    domain: str
+    size: int
+    free: int
+    nodes: tuple[NodeMap, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetMap:
+    """A whole fleet, for its page and `denv fleets`."""
+
+    fleet: str
+    gpu_kind: str
+    simulated: bool
+    gpus: int
+    free: int
+    nodes: int
+    nodes_silent: int
+    frozen: str  # the sentence when healing is frozen because too many nodes went silent at once
+    domains: tuple[DomainMap, ...]

@@ -1,0 +1,118 @@
+"""What the metrics app answers with: the same values feed pages, API and command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from metrics.domain.types import Metric
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyView:
+    """Quantiles of one metric in seconds, from merged histograms; None without a sample.
+
+    With n < 299 a p99 is not known better than "at least": `p99_is_bound` then is true.
+    """
+
+    n: int
+    mean_s: float | None
+    p50_s: float | None
+    p90_s: float | None
+    p99_s: float | None
+    p99_is_bound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """Figures of one release, unit or pool of a stage over one span."""
+
+    group: str  # `ds-flash@7`, a unit's id, or a role
+    requests: int
+    per_s: float
+    error_ratio: float | None
+    errors_by_class: dict[str, int]
+    latencies: dict[Metric, LatencyView]
+    tokens_in: int
+    tokens_out: int
+    cached_ratio: float | None  # of prompt tokens
+    local_ratio: float | None  # of requests
+    reasons: dict[str, int]  # why a request was prefilled where it was
+    gauges: dict[str, float]  # newest: prefill_queue, prefill_inflight, decode_inflight, kv_use, ...
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsView:
+    """`denv metrics`: one group a release (or unit), over the last `span_s` seconds."""
+
+    stage: str
+    at: datetime
+    span_s: float
+    by: str
+    groups: tuple[GroupView, ...]
+    total: GroupView
+
+
+@dataclass(frozen=True, slots=True)
+class LineView:
+    """One line of a chart; `values` has None where nothing was measured."""
+
+    group: str
+    name: str  # `ttft.p99`, `requests`, `errors.timeout`, `phase.queue`, `gauge.kv_use`
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameView:
+    """Lines over the same instants."""
+
+    stage: str
+    step_s: float
+    at: tuple[datetime, ...]
+    lines: tuple[LineView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmVerdict:
+    """One alarm as a rollout's judge sees it now. Evidence is a plain ratio such as 340 for "340 : 1"."""
+
+    alarm: str
+    metric: str
+    limit_s: float | None
+    p0: float
+    n: int
+    k: float
+    rate: float | None
+    rate_low: float | None  # 95% interval
+    rate_high: float | None
+    evidence: float  # that the limit is broken
+    trips_at: float  # 1 / alpha
+    tripped: bool
+    health: float  # evidence that it is not twice over the limit
+    health_needs: float
+    healthy: bool
+    baseline_n: int = 0
+    baseline_k: float = 0.0
+    baseline_breaching: bool = False
+    relative_evidence: float | None = None  # that the canary is worse than the baseline; None without a baseline
+    fresh: bool = True  # figures came in lately
+    sentence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EventView:
+    """One row of the journal."""
+
+    seq: int
+    at: datetime
+    kind: str
+    level: str  # `info`, `warn`, `bad`
+    sentence: str
+    actor: str
+    via: str
+    model: str = ""
+    stage: str = ""
+    fleet: str = ""
+    rollout: str = ""
+    release: str = ""
+    evidence: dict[str, object] = field(default_factory=dict)

@@ -1,0 +1,159 @@
+"""What the releases app answers with: the same values feed pages, API and command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from fleets.domain.views import RoutersView, UnitView
+from metrics.domain.views import AlarmVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class FindingView:
+    """One line of a dry run. `arithmetic` and `fits` are further sentences under it."""
+
+    severity: str  # `error`, `warn`, `advice`, `ok`
+    code: str
+    subject: str  # `stage prod-us`
+    sentence: str
+    arithmetic: str = ""
+    fits: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStepView:
+    """One step of a plan or of a running rollout, in words."""
+
+    index: int
+    kind: str  # `bring-up`, `shift`, `hold`, `approve`, `replace`, `retire`, `bake`
+    title: str  # `canary 10%`
+    detail: str
+    state: str = "planned"  # `planned`, `now`, `done`, `skipped`
+    weight_bp: int | None = None
+    started_at: datetime | None = None
+    ends_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlanView:
+    """What a release would do, or does, to one stage."""
+
+    stage: str
+    from_release: int | None
+    to_release: int
+    changed: str  # `decode only (draft length 2 -> 3)`
+    surge: bool
+    capacity_ratio_min: float  # of the stage's units that serve at the worst moment
+    way_back: str
+    steps: tuple[PlanStepView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DryRunView:
+    """A dry run: running, or its findings and plans. `errors` are those of the file, by place."""
+
+    id: str
+    state: str  # `queued`, `running`, `done`
+    progress: float  # 0 to 1
+    progress_text: str
+    release: str  # `ds-flash@8`: the number it would get
+    recipe: str
+    file_errors: tuple[str, ...]
+    findings: tuple[FindingView, ...]
+    plans: tuple[StagePlanView, ...]
+    error_count: int
+    warning_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseView:
+    """One release."""
+
+    model: str
+    number: int
+    recipe: str
+    weights: str
+    created_at: datetime
+    created_by: str
+    note: str
+    yaml: str
+    spec: dict[str, object]  # normalised
+    generations: dict[str, str]  # by role, and `compat`
+    stages: tuple[str, ...]  # where it serves now
+    held: str  # the reason when automation may not deploy it; empty otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutView:
+    """One rollout, over or under way. `why` always says what it waits for."""
+
+    id: str
+    stage: str
+    kind: str  # `rollout` or `rollback`
+    from_release: int | None
+    to_release: int
+    state: str  # the state machine's
+    reason: str  # code
+    why: str  # sentence
+    generation: int
+    started_at: datetime
+    started_by: str
+    ended_at: datetime | None
+    step_index: int
+    step_count: int
+    weight_bp: int  # of the new release, wanted
+    plan: StagePlanView
+    verdicts: tuple[AlarmVerdict, ...]
+    active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightView:
+    """What a rollback would do now."""
+
+    possible: bool
+    to_release: int | None
+    warm_units: int
+    desired_units: int
+    capacity_ratio: float  # at once
+    full_after_s: float | None  # until all units are back; 0 when they are
+    sentence: str  # `Release 7 is warm on unit 1: all traffic in about 2 s, at 50% of capacity until unit 2 is back (about 20 s).`
+    blocked_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmView:
+    """An alarm of a stage beside its newest figure."""
+
+    name: str
+    metric: str
+    quantile: float | None
+    limit_s: float | None
+    limit_ratio: float | None
+    limit_text: str  # as written: `1500ms`, `1%`
+    value: float | None
+    state: str  # `ok`, `over`, `no-data`
+
+
+@dataclass(frozen=True, slots=True)
+class StageView:
+    """One stage as a page shows it."""
+
+    stage: str  # `ds-flash/prod-us`
+    model: str
+    name: str
+    fleets: tuple[str, ...]
+    replicas: int  # serving units wanted
+    state: str  # `steady`, `rolling`, `held`, `baking`, `rolling-back`, `blocked`, `degraded`, `empty`
+    sentence: str
+    release: int | None  # that serves, or served before the rollout
+    releases: dict[str, float]  # share of the traffic wanted by release key
+    units_ready: int
+    simulated: bool
+    endpoint: str  # where clients reach it
+    units: tuple[UnitView, ...]
+    routers: RoutersView
+    alarms: tuple[AlarmView, ...]
+    rollout: RolloutView | None  # the active one, else the last
+    preflight: PreflightView
