@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.http import Http404
 from rest_framework import exceptions, pagination
 from rest_framework.response import Response
+from rest_framework_dataclasses.serializers import DataclassSerializer
 
 from denvweb.core.errors import DenvError
 from denvweb.logs import request_id
@@ -52,6 +54,12 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
     if challenge := getattr(error, "auth_header", None):
         headers["WWW-Authenticate"] = challenge
     return Response(error_body(mapped), status=status, headers=headers)
+
+
+@cache
+def schema_of(view: type) -> type[DataclassSerializer[Any]]:
+    """A serializer that describes a view dataclass to OpenAPI; the body itself is `wire.to_plain(view)`."""
+    return type(f"{view.__name__}Serializer", (DataclassSerializer,), {"Meta": type("Meta", (), {"dataclass": view})})
 
 
 class NewestFirst(pagination.CursorPagination):

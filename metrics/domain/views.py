@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from metrics.domain.types import Metric
 
@@ -115,4 +116,4 @@ class EventView:
     fleet: str = ""
     rollout: str = ""
     release: str = ""
-    evidence: dict[str, object] = field(default_factory=dict)
+    evidence: dict[str, Any] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from fleets.domain.views import RoutersView, UnitView
 from metrics.domain.views import AlarmVerdict
@@ -78,7 +79,7 @@ class ReleaseView:
     created_by: str
     note: str
     yaml: str
-    spec: dict[str, object]  # normalised
+    spec: dict[str, Any]  # normalised
     generations: dict[str, str]  # by role, and `compat`
     stages: tuple[str, ...]  # where it serves now
     held: str  # the reason when automation may not deploy it; empty otherwise
