@@ -65,6 +65,8 @@ class ModelShape:
     kv_bytes_per_token: float
     vocab: int = 128_000
     context_tokens: int = 131_072
+    attended_tokens: int = 0  # sparse attention looks at no more than this many; 0: at all of them
+    prefill_weight_ratio: float = 1.0  # share of the weights that a prefill engine holds; an encoder-decoder needs its encoder only
 
 
 @dataclass(frozen=True, slots=True)
