@@ -1,7 +1,95 @@
-"""`denv`: the command."""
+"""`denv`: the command. Commands are loaded when they are named, so that each starts fast and none needs Django."""
 
 from __future__ import annotations
 
+import difflib
+import sys
+from importlib import import_module
+
+import click
+
+from denvweb.core.errors import DenvError
+
+# command: (module, function, one line for `denv --help`)
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "up": ("denvweb.cli.programs", "up", "The whole of denv on this machine"),
+    "release": ("denvweb.cli.release", "release", "Check a release file, and roll it out"),
+    "releases": ("denvweb.cli.release", "releases", "The releases of a model"),
+    "diff": ("denvweb.cli.release", "diff", "What changed between two releases"),
+    "recipes": ("denvweb.cli.release", "recipes", "The recipes that a release can name"),
+    "rollout": ("denvweb.cli.rollout", "rollout", "Show, watch, promote, pause, resume or abort a rollout"),
+    "rollback": ("denvweb.cli.rollout", "rollback", "Go back to the release before"),
+    "stages": ("denvweb.cli.stages", "stages", "Every stage and how it is"),
+    "metrics": ("denvweb.cli.metrics", "metrics", "TTFT, ITL, errors and queues of a stage beside its alarms"),
+    "events": ("denvweb.cli.stages", "events", "What happened to a stage, newest last"),
+    "fleets": ("denvweb.cli.fleets", "fleets", "Fleets, domains, and what runs where"),
+    "nodes": ("denvweb.cli.fleets", "nodes", "The nodes of every fleet"),
+    "token": ("denvweb.cli.access", "token", "Tokens for programs and for nodes that join"),
+    "login": ("denvweb.cli.access", "login", "Remember a control plane and a token for it"),
+    "replay": ("denvweb.cli.replay.command", "replay", "Send a recorded trace to an endpoint, and say what the client saw"),
+    "agent": ("denvweb.cli.programs", "agent", "Run the agent of a node"),
+    "router": ("denvweb.cli.programs", "router", "Run the router of a stage"),
+    "engine": ("denvweb.cli.programs", "engine", "Run a simulated engine"),
+    "completion": ("denvweb.cli.access", "completion", "Print the shell completion script"),
+}
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name only; a wrong name gets the nearest right one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, function, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(module), function)
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            near = difflib.get_close_matches(name, [*COMMANDS, "demo"], n=1, cutoff=0.5)
+            hint = {"demo": "denv up --demo"}.get(near[0], f"denv {near[0]}") if near else "denv --help"
+            raise DenvError(f"no command `{name}`. Did you mean `{hint}`?", code="unknown-command")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(package_name="denv", prog_name="denv")
+def cli() -> None:
+    """Serve large language models with prefill and decode on separate GPU pools.
+
+    Exit status: 0 done, 1 refused or failed, 2 the input is wrong, 3 the control plane does not answer.
+    """
+
 
 def main() -> None:
-    """Run the command."""
+    """Run the command; every error becomes one line on stderr and an exit status."""
+    try:
+        status = cli.main(prog_name="denv", standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except DenvError as error:
+        click.echo(f"denv: {error.detail}", err=True)
+        for path, problems in error.fields.items():
+            for problem in problems:
+                click.echo(f"  {path}: {problem}" if path else f"  {problem}", err=True)
+        sys.exit(2 if error.code == "unknown-command" else error.exit_status)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("", err=True)
+        sys.exit(130)
+    except BrokenPipeError:  # `denv events | head`
+        sys.stderr.close()
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""`denv login`, `denv token` and `denv completion`."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import click
+from click.shell_completion import get_completion_class
+
+from denvweb.cli.client import Access, Client, access_file
+from denvweb.cli.output import echo_json, json_option
+
+
+def save_access(access: Access) -> None:
+    """Write the file that every later command reads; only its owner may."""
+    path = access_file()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = path.with_suffix(".new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+        json.dump({"url": access.url, "token": access.token}, out)
+    temporary.replace(path)
+
+
+@click.command()
+@click.argument("url")
+@click.option(
+    "--token", prompt="API token (from Settings, or `denv token create` where you are logged in)", hide_input=True, help="The API token."
+)
+def login(url: str, token: str) -> None:
+    """Remember a control plane and a token for it."""
+    access = Access(url=url.rstrip("/"), token=token.strip())
+    me = Client(access).get("me", dict[str, Any])
+    save_access(access)
+    click.echo(f"Logged in to {access.url} as {me['username']}; kept in {access_file()}.")
+
+
+@click.group()
+def token() -> None:
+    """Tokens for programs and for nodes that join. Each is shown once."""
+
+
+@token.command()
+@click.option("--label", default="", help="What it is for.")
+@click.option("--router", is_flag=True, help="For a router instead of a person's programs.")
+@json_option
+def create(label: str, router: bool, as_json: bool) -> None:
+    """A token for a script or a CI job, or for a router."""
+    body = Client().post("tokens", dict[str, Any], {"name": label, "scope": "router" if router else "api"})
+    if as_json:
+        echo_json(body)
+    else:
+        click.echo(body["token"])
+
+
+@token.command()
+@click.argument("fleet")
+@json_option
+def join(fleet: str, as_json: bool) -> None:
+    """A one-use token with which the agent of a new node joins FLEET; good for an hour."""
+    body = Client().post("join-tokens", dict[str, Any], {"fleet": fleet})
+    if as_json:
+        echo_json(body)
+    else:
+        click.echo(body["token"])
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script: `eval "$(denv completion bash)"`."""
+    from denvweb.cli.main import cli
+
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"there is no completion for {shell}")
+    click.echo(kind(cli, {}, "denv", "_DENV_COMPLETE").source())

@@ -1,0 +1,112 @@
+"""`denv metrics`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import click
+
+from denvweb.cli.client import Client
+from denvweb.cli.output import echo_json, json_option, paint, redrawn, split_stage, table
+from denvweb.core.units import format_duration, format_ratio
+from metrics.domain.types import Metric
+from metrics.domain.views import GroupView, LatencyView, MetricsView
+from releases.domain.views import AlarmView, StageView
+
+_WATCH_EVERY_S = 2.0
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1000:,.0f}" if seconds >= 0.0095 else f"{seconds * 1000:.1f}"
+
+
+def _quantiles(latency: LatencyView | None) -> str:
+    if latency is None or not latency.n:
+        return "-"
+    bound = ">=" if latency.p99_is_bound else ""
+    return f"{_ms(latency.p50_s)}  {_ms(latency.p90_s)}  {bound}{_ms(latency.p99_s)} ms"
+
+
+def _phases(group: GroupView) -> str:
+    phases = [group.latencies.get(metric) for metric in (Metric.QUEUE, Metric.PREFILL, Metric.KV_TRANSFER, Metric.FIRST_STEP)]
+    return "  ".join(_ms(phase.mean_s if phase else None) for phase in phases) + " ms"
+
+
+def _gauge(name: str, form: Callable[[float], str]) -> Callable[[GroupView], str]:
+    return lambda group: form(group.gauges[name]) if name in group.gauges else "-"
+
+
+def _prefilled_locally(group: GroupView) -> str:
+    reasons = "  ".join(f"{why} {count:,}" for why, count in sorted(group.reasons.items(), key=lambda item: -item[1]))
+    return f"{format_ratio(group.local_ratio)}  ({reasons})" if reasons else format_ratio(group.local_ratio)
+
+
+_ROWS: tuple[tuple[str, str, Callable[[GroupView], str]], ...] = (
+    ("ttft  p50 p90 p99", "ttft", lambda g: _quantiles(g.latencies.get(Metric.TTFT))),
+    ("  queue prefill kv 1st", "", _phases),
+    ("itl   p50 p90 p99", "itl", lambda g: _quantiles(g.latencies.get(Metric.ITL))),
+    ("e2e   p50 p90 p99", "e2e", lambda g: _quantiles(g.latencies.get(Metric.E2E))),
+    ("error-rate", "error-rate", lambda g: format_ratio(g.error_ratio)),
+    ("requests", "", lambda g: f"{g.requests:,}  {g.per_s:.1f}/s"),
+    ("prefill queue", "", _gauge("prefill_queue", lambda x: f"{x:.0f} waiting")),
+    ("decode KV", "", _gauge("kv_use", lambda x: f"{x:.0%}")),
+    ("prefix-cache hits", "", lambda g: f"{format_ratio(g.cached_ratio)} of tokens"),
+    ("prefilled locally", "", _prefilled_locally),
+)
+
+
+def _alarm_cell(alarms: tuple[AlarmView, ...], metric: str) -> str:
+    cells = []
+    for alarm in alarms:
+        if metric and alarm.metric == metric:
+            level = {"over": "bad", "ok": "ok"}.get(alarm.state, "")
+            cells.append(f"{alarm.name} {alarm.limit_text} {paint(alarm.state, level)}")
+    return "  ".join(cells) or "-"
+
+
+def _advice(alarms: tuple[AlarmView, ...]) -> list[str]:
+    lines = []
+    for alarm in alarms:
+        if alarm.state == "over" and alarm.metric == "ttft":
+            lines.append("TTFT is set by the prefill pool: if it stays high, more prefill replicas, or prompts that share prefixes better.")
+        if alarm.state == "over" and alarm.metric == "itl":
+            lines.append("ITL is set by the decode pool: if it stays high, more serving units, or a smaller decode batch.")
+    return lines
+
+
+def metrics_text(view: MetricsView, stage: StageView) -> str:
+    """The whole answer of `denv metrics`."""
+    shape = stage.units[0].shape if stage.units else "no units"
+    head = [view.stage, f"last {format_duration(view.span_s)}", f"{view.total.per_s:.1f} req/s", f"{len(stage.units)} units of {shape}"]
+    if stage.simulated:
+        head.append("simulated engines")
+    titles = []
+    for group in view.groups:
+        share = f" ({stage.releases[group.group]:.0%})" if group.group in stage.releases else ""
+        titles.append(f"release {group.group.partition('@')[2] or group.group}{share}")
+    rows = [["", *titles, "alarm"]]
+    rows += [[name, *(cell(group) for group in view.groups), _alarm_cell(stage.alarms, metric)] for name, metric, cell in _ROWS]
+    return "\n".join(["   ".join(head), "", table(rows), *(["", *advice] if (advice := _advice(stage.alarms)) else [])])
+
+
+@click.command()
+@click.argument("stage", metavar="MODEL/STAGE")
+@click.option("--since", default="15m", show_default=True, help="How far back, as in 15m or 1h.")
+@click.option("--by", type=click.Choice(["release", "unit", "pool"]), default="release", show_default=True, help="One column for each.")
+@click.option("--watch", is_flag=True, help="Draw anew every 2 s until interrupted.")
+@json_option
+def metrics(stage: str, since: str, by: str, watch: bool, as_json: bool) -> None:
+    """TTFT and its phases, ITL, errors, queues and KV use of a stage, each beside its alarm."""
+    model, name = split_stage(stage)
+    client = Client()
+    with redrawn() as draw:
+        while True:
+            view = client.get(f"stages/{model}/{name}/metrics", MetricsView, since=since, by=by)
+            if as_json:
+                echo_json(view)
+            else:
+                draw(metrics_text(view, client.get(f"stages/{model}/{name}", StageView)))
+            if not watch:
+                return
+            time.sleep(_WATCH_EVERY_S)

@@ -1,0 +1,73 @@
+"""How commands print: aligned columns, colour only where it repeats what words say, JSON when asked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from denvweb.core import wire
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_COLOURS = {"error": "red", "bad": "red", "warn": "yellow", "ok": "green", "advice": "cyan", "plan": "cyan"}
+
+
+def json_option(command: F) -> F:
+    """`--json`: the API's own answer, for programs."""
+    return click.option("--json", "as_json", is_flag=True, help="Print the API's answer as JSON.")(command)
+
+
+def echo_json(value: object) -> None:
+    """Indented JSON of a view."""
+    click.echo(json.dumps(wire.to_plain(value), indent=2, ensure_ascii=False))
+
+
+def paint(text: str, level: str) -> str:
+    """Colour for a level; click drops it where stdout is no terminal."""
+    colour = _COLOURS.get(level)
+    return click.style(text, fg=colour) if colour else text
+
+
+def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent: str = "") -> str:
+    """Columns two spaces apart; `right` names the columns that hold numbers."""
+    if not rows:
+        return ""
+    plain = [[click.unstyle(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in plain if i < len(row)) for i in range(max(map(len, plain)))]
+    lines = []
+    for row, bare in zip(rows, plain, strict=True):
+        cells = [
+            " " * (widths[i] - len(bare[i])) + cell if i in right else cell + " " * (widths[i] - len(bare[i])) for i, cell in enumerate(row)
+        ]
+        lines.append((indent + "  ".join(cells)).rstrip())
+    return "\n".join(lines)
+
+
+@contextmanager
+def redrawn() -> Iterator[Callable[[str], None]]:
+    """A text that replaces itself on a terminal; elsewhere only a changed text is printed again."""
+    shown_lines, last = 0, ""
+
+    def draw(text: str) -> None:
+        nonlocal shown_lines, last
+        if text == last:
+            return
+        if sys.stdout.isatty() and shown_lines:
+            click.echo(f"\x1b[{shown_lines}F\x1b[J", nl=False)
+        click.echo(text)
+        shown_lines, last = text.count("\n") + 1, text
+
+    yield draw
+
+
+def split_stage(text: str) -> tuple[str, str]:
+    """`model/stage`, or a usage error that shows the form."""
+    model, slash, name = text.partition("/")
+    if not (model and slash and name) or "/" in name:
+        raise click.UsageError(f"`{text}` is no stage; write MODEL/STAGE, as in ds-flash/prod-us")
+    return model, name

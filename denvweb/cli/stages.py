@@ -1,0 +1,65 @@
+"""`denv stages` and `denv events`."""
+
+from __future__ import annotations
+
+import click
+
+from denvweb.cli.client import Client
+from denvweb.cli.output import echo_json, json_option, paint, split_stage, table
+from denvweb.core.units import format_ms, format_ratio
+from metrics.domain.views import EventView
+from releases.domain.views import AlarmView, StageView
+
+_LEVELS = {"steady": "ok", "held": "warn", "blocked": "bad", "rolling-back": "bad", "degraded": "warn"}
+
+
+def alarm_value(alarm: AlarmView) -> str:
+    """The present value beside the limit, in the alarm's own unit."""
+    value = format_ms(alarm.value) if alarm.limit_s is not None else format_ratio(alarm.value)
+    return f"{value} of {alarm.limit_text}"
+
+
+def _row(stage: StageView) -> list[str]:
+    weights = "  ".join(f"{release.partition('@')[2]} {share:.0%}" for release, share in stage.releases.items() if share)
+    alarms = "  ".join(f"{alarm.name} {paint(alarm_value(alarm), 'bad' if alarm.state == 'over' else '')}" for alarm in stage.alarms)
+    state = paint(stage.state, _LEVELS.get(stage.state, ""))
+    fleets = ", ".join(stage.fleets) + (" (simulated)" if stage.simulated else "")
+    return [stage.stage, state, weights or "-", f"{stage.units_ready}/{stage.replicas}", fleets, alarms or "-"]
+
+
+@click.command()
+@json_option
+def stages(as_json: bool) -> None:
+    """Every stage: its state, releases by share of the traffic, units ready, and figures beside their alarms."""
+    views = Client().get_list("stages", StageView)
+    if as_json:
+        echo_json(views)
+        return
+    if not views:
+        click.echo("No stage yet. `denv release -f denv.yaml` makes the first one.")
+        return
+    click.echo(table([["stage", "state", "release", "units", "fleets", "figures"], *map(_row, views)]))
+    for view in views:
+        if view.state != "steady":
+            click.echo(f"{view.stage}: {view.sentence}")
+
+
+def event_line(event: EventView) -> str:
+    """One journal row on one line."""
+    who = event.actor if event.actor == event.via else f"{event.actor}, {event.via}"
+    return f"{event.at:%Y-%m-%d %H:%M:%S}  {paint(event.sentence, event.level)}  ({who})"
+
+
+@click.command()
+@click.argument("stage", metavar="MODEL/STAGE")
+@click.option("--limit", default=30, show_default=True, help="How many, at most.")
+@json_option
+def events(stage: str, limit: int, as_json: bool) -> None:
+    """What happened to a stage: who did what, through what, and why."""
+    model, name = split_stage(stage)
+    found = Client().get_list(f"stages/{model}/{name}/events", EventView, limit=limit)
+    if as_json:
+        echo_json(found)
+        return
+    for event in sorted(found, key=lambda event: event.seq):
+        click.echo(event_line(event))

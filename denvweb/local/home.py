@@ -1,0 +1,105 @@
+"""DENV_HOME: one folder with all data, logs and credentials of a local denv."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from denvweb.core.errors import ConflictError
+from denvweb.local import embedded
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The folders, and the small files that must outlive a restart."""
+
+    root: Path
+
+    @property
+    def data(self) -> Path:
+        """PostgreSQL's and Valkey's files."""
+        return self.root / "data"
+
+    @property
+    def logs(self) -> Path:
+        """One log a process."""
+        return self.root / "logs"
+
+    @property
+    def credentials(self) -> Path:
+        """Secrets; nobody but the owner may look."""
+        return self.root / "credentials"
+
+    @property
+    def run(self) -> Path:
+        """What runs now, and on which port."""
+        return self.root / "run"
+
+    def agent_state(self, fleet: str) -> Path:
+        """Where the agent of a fleet keeps its state."""
+        return self.root / "agents" / fleet
+
+    def router_state(self) -> Path:
+        """Where routers keep their tables."""
+        return self.root / "routers"
+
+    def prepare(self) -> None:
+        """Make the folders."""
+        # PostgreSQL runs under an account of its own when denv runs as root, and must reach its folder.
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o755)
+        for folder in (self.data, self.logs, self.run):
+            folder.mkdir(exist_ok=True)
+        self.credentials.mkdir(exist_ok=True, mode=0o700)
+
+    def lock(self) -> IO[str]:
+        """Hold this home; ConflictError names who does already. Released when the returned file is closed, or the process dies."""
+        handle = (self.run / "lock").open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            handle.seek(0)
+            raise ConflictError(
+                f"denv already runs from {self.root} (pid {handle.read().strip() or 'unknown'}). "
+                "Stop it first, or set DENV_HOME to another folder.",
+                code="already-running",
+            ) from error
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
+        return handle
+
+    def secret(self, name: str) -> str:
+        """A secret that is made once."""
+        path = self.credentials / name
+        if not path.exists():
+            write_private(path, secrets.token_urlsafe(48))
+        return path.read_text(encoding="utf-8").strip()
+
+    def port(self, name: str, first: int | None = None) -> int:
+        """The port of a program, the same at every start; a new one counts up from `first`, or is any free one."""
+        path = self.run / "ports.json"
+        ports: dict[str, int] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if name not in ports:
+            ports[name] = embedded.free_port() if first is None else next(p for p in range(first, 65_536) if p not in ports.values())
+            write_private(path, json.dumps(ports))
+        return ports[name]
+
+    def remembered_ports(self, prefix: str) -> dict[str, int]:
+        """The programs that were given a port before, by their names after the prefix."""
+        path = self.run / "ports.json"
+        ports: dict[str, int] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return {name.removeprefix(prefix): port for name, port in ports.items() if name.startswith(prefix)}
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write at once or not at all, readable by the owner only."""
+    temporary = path.with_name(path.name + ".new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+        out.write(text)
+    temporary.replace(path)
