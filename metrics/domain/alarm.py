@@ -24,7 +24,7 @@ ERROR_RATE = "error-rate"
 ITL = "itl"
 _TIMED = ("ttft", "queue", "kv-transfer", "e2e")  # in the order of `AlarmCounter.request`'s values
 _P0 = {"p50": 0.5, "p90": 0.1, "p95": 0.05, "p99": 0.01}
-ALARM_NAMES = tuple(f"{metric}-{quantile}" for metric in ("ttft", ITL, "e2e", "queue", "kv-transfer") for quantile in _P0) + (ERROR_RATE,)
+ALARM_NAMES = (*(f"{metric}-{quantile}" for metric in ("ttft", ITL, "e2e", "queue", "kv-transfer") for quantile in _P0), ERROR_RATE)
 
 # Betting on Y, the share of one request's gaps that are over the limit: for a stake b, the wealth is multiplied by
 # 1 + b (Y - p0), which a mean(Y) <= p0 does not let grow (Waudby-Smith & Ramdas, JRSS-B 2023). Stakes are those that

@@ -1,0 +1,3 @@
+"""Reads of the metrics app."""
+
+from __future__ import annotations

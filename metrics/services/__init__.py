@@ -1,0 +1,8 @@
+"""Writes of the metrics app."""
+
+from __future__ import annotations
+
+from metrics.services.ingest import gauges_record, series_ingest
+from metrics.services.journal import event_append
+
+__all__ = ["event_append", "gauges_record", "series_ingest"]
