@@ -1,6 +1,7 @@
 """JSON between denv's programs: typed dataclasses in, bytes out, and back with every field checked.
 
-JSON has no infinity: values are finite. Unknown fields are ignored and missing ones take their defaults, so programs of neighbouring versions understand each other.
+JSON has no infinity: values are finite. Unknown fields are ignored and missing ones take their defaults, so programs of
+neighbouring versions understand each other.
 """
 
 from __future__ import annotations
