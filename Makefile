@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup setup-test demo run test lint types bench lock clean
+.PHONY: help setup setup-test demo run test lint types bench-up lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,9 @@ lint: setup-test  ## ruff, import rules, missing migrations
 
 types: setup-test  ## mypy, strict
 	$(BIN)/mypy
+
+bench-up: setup-test  ## measure start, idle memory and size on disk
+	$(BIN)/python -m tests.bench.up
 
 lock:  ## write the lock files anew from pyproject.toml
 	sh .ci/lock $(PYTHON)
