@@ -125,6 +125,7 @@ class Unit(models.Model):
     probed_revision = models.BigIntegerField(default=0)  # of the last probe that succeeded
     probed_at = models.DateTimeField(null=True, blank=True)
     probe_detail = models.TextField(blank=True)  # of the last probe that failed
+    attempts = models.JSONField(default=dict)  # how many replicas were made by `role/generation/ordinal`
     failed = models.TextField(blank=True)  # why it cannot heal by itself
     created_at = models.DateTimeField()
 
@@ -150,7 +151,6 @@ class Replica(models.Model):
     desired_at = models.DateTimeField()
     retired = models.BooleanField(default=False)  # on its way out, and no longer counted as its unit's
     ready_at = models.DateTimeField(null=True, blank=True)  # first time that it was ready
-    failed = models.TextField(blank=True)  # why it was given up
 
     class Meta:
         ordering = ["role", "ordinal", "attempt", "id"]
@@ -174,8 +174,7 @@ class Rank(models.Model):
     restarts = models.PositiveIntegerField(default=0)
     pid = models.BigIntegerField(default=0)
     engine_id = models.CharField(max_length=120, blank=True)
-    gauges = models.JSONField(default=dict)
-    reported_at = models.DateTimeField(null=True, blank=True)
+    gauges = models.JSONField(default=dict)  # of its engine
 
     class Meta:
         ordering = ["index"]

@@ -1,0 +1,136 @@
+"""Fleets as placement sees them, and as maps for people."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from denvweb.core import wire
+from fleets.domain.protocol import GpuReport
+from fleets.domain.types import DomainView, FleetView, NodeState, NodeView, Role
+from fleets.domain.views import DomainMap, FleetMap, GpuCell, NodeMap
+from fleets.models import Domain, Fleet, GpuClaim, Node
+
+FOREIGN_BYTES_MAX = 512 * 2**20  # what an idle desktop or a monitor may hold; above it the GPU is somebody's
+
+T = TypeVar("T")
+
+
+def unfit_gpus(node: Node) -> dict[int, str]:
+    """GPUs that may not be given out: `broken`, or `foreign` when processes that are not denv's hold their memory."""
+    reports = wire.from_plain(node.gpu_reports, tuple[GpuReport, ...])
+    broken = {report.index: "broken" for report in reports if not report.healthy}
+    return {report.index: "foreign" for report in reports if report.foreign_bytes > FOREIGN_BYTES_MAX} | broken
+
+
+def _grouped(nodes: Sequence[Node], domains: Sequence[Domain]) -> tuple[dict[str, list[Domain]], dict[str, list[Node]]]:
+    of_fleet: dict[str, list[Domain]] = defaultdict(list)
+    of_domain: dict[str, list[Node]] = defaultdict(list)
+    for domain in domains:
+        of_fleet[domain.fleet_id].append(domain)
+    for node in nodes:
+        of_domain[node.domain_id].append(node)
+    return of_fleet, of_domain
+
+
+class _Loaded:
+    """All rows of some fleets: four queries whatever their size."""
+
+    def __init__(self, names: Sequence[str] | None) -> None:
+        only = {} if names is None else {"name__in": list(names)}
+        within = {} if names is None else {"fleet_id__in": list(names)}
+        beneath = {} if names is None else {"domain__fleet_id__in": list(names)}
+        found = {fleet.name: fleet for fleet in Fleet.objects.filter(**only).order_by("name")}
+        self.fleets = list(found.values()) if names is None else [found[name] for name in names if name in found]
+        nodes = list(Node.objects.filter(**beneath).order_by("name"))
+        self.domains, self.nodes = _grouped(nodes, list(Domain.objects.filter(**within).order_by("name")))
+
+    def each_domain(self, fleet: Fleet) -> Iterator[tuple[Domain, list[Node]]]:
+        """The fleet's domains with their nodes, both by name."""
+        for domain in self.domains[fleet.name]:
+            yield domain, self.nodes[domain.name]
+
+
+def fleet_views(*, names: Sequence[str] | None = None) -> tuple[FleetView, ...]:
+    """Fleets as placement sees them, in the order of `names` (unknown ones are left out), else by name."""
+    loaded = _Loaded(names)
+    claimed: dict[str, set[int]] = defaultdict(set)
+    beneath = {} if names is None else {"node__domain__fleet_id__in": list(names)}
+    for node, index in GpuClaim.objects.filter(**beneath).values_list("node_id", "gpu_index"):
+        claimed[node].add(index)
+    return tuple(
+        FleetView(
+            name=fleet.name,
+            gpu_kind=fleet.gpu_kind,
+            domains=tuple(
+                DomainView(domain.name, tuple(_node_view(node, claimed[node.name]) for node in nodes))
+                for domain, nodes in loaded.each_domain(fleet)
+            ),
+            fabric_spans_nodes=fleet.fabric_spans_nodes,
+            simulated=fleet.simulated,
+        )
+        for fleet in loaded.fleets
+    )
+
+
+def _node_view(node: Node, claimed: set[int]) -> NodeView:
+    taken = claimed | unfit_gpus(node).keys() if node.gpu_reports else claimed
+    free = tuple(index for index in range(node.gpus) if index not in taken)
+    return NodeView(node.name, node.gpus, free, NodeState(node.state), node.cordoned)
+
+
+def fleet_maps(*, names: Sequence[str] | None = None) -> tuple[FleetMap, ...]:
+    """Fleets as maps of their GPUs, in the order of `names`, else by name."""
+    loaded = _Loaded(names)
+    cells: dict[str, dict[int, GpuCell]] = defaultdict(dict)
+    beneath = {} if names is None else {"node__domain__fleet_id__in": list(names)}
+    for claim in GpuClaim.objects.filter(**beneath).select_related("unit", "rank__replica"):
+        cells[claim.node_id][claim.gpu_index] = _used_cell(claim)
+    return tuple(
+        _fleet_map(fleet, [_domain_map(domain, nodes, cells) for domain, nodes in loaded.each_domain(fleet)]) for fleet in loaded.fleets
+    )
+
+
+def _fleet_map(fleet: Fleet, domains: Sequence[DomainMap]) -> FleetMap:
+    nodes = [node for domain in domains for node in domain.nodes]
+    return FleetMap(
+        fleet=fleet.name,
+        gpu_kind=fleet.gpu_kind,
+        simulated=fleet.simulated,
+        gpus=sum(domain.size for domain in domains),
+        free=sum(domain.free for domain in domains),
+        nodes=len(nodes),
+        nodes_silent=sum(node.state in (NodeState.SUSPECT, NodeState.LOST) for node in nodes),
+        frozen=fleet.frozen,
+        domains=tuple(domains),
+    )
+
+
+def _domain_map(domain: Domain, nodes: Sequence[Node], cells: dict[str, dict[int, GpuCell]]) -> DomainMap:
+    maps = tuple(_node_map(node, cells[node.name]) for node in nodes)
+    free = sum(sum(cell.state == "free" for cell in shown.cells) for shown in maps if shown.state is NodeState.READY and not shown.cordoned)
+    return DomainMap(domain.name, sum(node.gpus for node in nodes), free, maps)
+
+
+def _node_map(node: Node, used: dict[int, GpuCell]) -> NodeMap:
+    unfit = unfit_gpus(node) if node.gpu_reports else {}
+    cells = tuple(used.get(index) or GpuCell(index, unfit.get(index, "free")) for index in range(node.gpus))
+    return NodeMap(node.name, NodeState(node.state), node.cordoned, node.last_report_at, cells)
+
+
+def _used_cell(claim: GpuClaim) -> GpuCell:
+    unit, rank = claim.unit, claim.rank
+    if rank is None:  # kept for the replica that comes next
+        return GpuCell(claim.gpu_index, "used", unit.stage, unit.id, unit.slot, release=unit.release)
+    return GpuCell(
+        index=claim.gpu_index,
+        state="used",
+        stage=unit.stage,
+        unit=unit.id,
+        slot=unit.slot,
+        role=Role(rank.replica.role),
+        ordinal=rank.replica.ordinal,
+        release=rank.replica.release,
+        first=rank.index == 0 and claim.gpu_index == min(rank.gpus),
+    )

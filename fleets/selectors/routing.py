@@ -1,0 +1,111 @@
+"""What routers should do, and what they say that they do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from denvweb.core import wire
+from denvweb.core.errors import NotFoundError
+from fleets.domain.protocol import ConditionalPolicy, ReplicaReadiness, RouteReplica, RouterTable, RouteUnit
+from fleets.domain.types import NodeState, PoolSpec, Role, UnitSpec
+from fleets.domain.views import ReplicaState, RoutersView
+from fleets.models import Replica, Router, RouteState, Unit
+from fleets.selectors.rows import current, leader_of, probed, spec_of, state_of, unit_ready, units_with_ranks
+from metrics.domain.types import AlarmSpec
+
+LIVE_WITHIN_S = 10.0  # routers report every second
+
+
+def table_generation(*, stage: str) -> int | None:
+    """The generation of the stage's table; None before the stage has one."""
+    return RouteState.objects.filter(stage=stage).values_list("generation", flat=True).first()
+
+
+def router_table(*, stage: str) -> RouterTable:
+    """The table of a stage: four queries. The generation is read first: the rest is never older than it says."""
+    state = RouteState.objects.filter(stage=stage).first()
+    if state is None:
+        raise NotFoundError(f"Stage {stage} has no routes yet.")
+    return table_of(state, units_with_ranks(Unit.objects.filter(stage=stage)))
+
+
+def table_of(state: RouteState, units: Sequence[Unit]) -> RouterTable:
+    """The table from loaded rows."""
+    routes = [route for unit in units if (route := _route_unit(unit))]
+    return RouterTable(
+        stage=state.stage,
+        model=state.model,
+        epoch=state.epoch,
+        generation=state.generation,
+        weights=dict(state.weights),
+        units=tuple(routes),
+        conditional=wire.from_plain(state.conditional, ConditionalPolicy),
+        alarms=wire.from_plain(state.alarms, tuple[AlarmSpec, ...]),
+    )
+
+
+def _route_unit(unit: Unit) -> RouteUnit | None:
+    """None when nothing of the unit can be sent to."""
+    if unit.desired not in (Unit.Desired.RUN, Unit.Desired.DRAIN):
+        return None
+    spec = spec_of(unit)
+    replicas = [route for pool in spec.pools for replica in current(unit, pool) if (route := _route_replica(replica))]
+    if not replicas:
+        return None
+    running = unit.desired == Unit.Desired.RUN
+    decode = _pool(spec, Role.DECODE)
+    return RouteUnit(
+        unit=unit.id,
+        release=unit.release,
+        prefill_release=_pool(spec, Role.PREFILL).release,
+        decode_release=decode.release,
+        compat=spec.compat,
+        routable=unit.routable and running,
+        probe=unit.probe_wanted and running and not probed(unit) and unit_ready(unit, spec),
+        protocol=decode.engine.protocol,
+        replicas=tuple(replicas),
+        block_tokens=decode.engine.block_tokens,
+    )
+
+
+def _pool(spec: UnitSpec, role: Role) -> PoolSpec:
+    """The pool of a role; an aggregated unit's only pool plays both."""
+    return next((pool for pool in spec.pools if pool.role is role), spec.pools[0])
+
+
+def _route_replica(replica: Replica) -> RouteReplica | None:
+    state = state_of(replica)
+    if state not in (ReplicaState.READY, ReplicaState.DRAINING):
+        return None
+    leader, ranks = leader_of(replica), replica.ranks.all()
+    readiness = ReplicaReadiness.READY
+    if state is ReplicaState.DRAINING:
+        readiness = ReplicaReadiness.DRAINING
+    elif any(rank.node.state != NodeState.READY for rank in ranks):
+        readiness = ReplicaReadiness.SUSPECT
+    return RouteReplica(replica.id, Role(replica.role), replica.release, leader.node.host, leader.port, readiness, leader.engine_id)
+
+
+def live_routers(*, stage: str, now: datetime) -> list[Router]:
+    """Routers of a stage that reported lately."""
+    return list(Router.objects.filter(stage=stage, last_seen_at__gt=now - timedelta(seconds=LIVE_WITHIN_S)).order_by("name"))
+
+
+def routers_view(*, stage: str, now: datetime) -> RoutersView:
+    """What the stage's routers have confirmed: two queries."""
+    state = RouteState.objects.filter(stage=stage).first()
+    live = live_routers(stage=stage, now=now)
+    inflight: Counter[str] = Counter()
+    for router in live:
+        inflight.update({release: int(count) for release, count in router.inflight.items()})
+    return RoutersView(
+        stage=stage,
+        generation=state.generation if state else 0,
+        confirmed=min((router.table_generation for router in live), default=0),
+        live=len(live),
+        urls=tuple(router.url for router in live),
+        weights=dict(state.weights) if state else {},
+        inflight=dict(inflight),
+    )
