@@ -1,0 +1,132 @@
+"""A dry run as a pure computation: the file, the fleets and what runs now go in; findings and plans come out, stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fleets.domain.types import FleetView, UnitPlacement, UnitSpec
+from fleets.domain.views import UnitView
+from releases.domain.findings import Severity, has_errors, refusal_findings, release_findings, stage_findings, stage_subject
+from releases.domain.plan import MoveKind, StagePlan, plan_stage
+from releases.domain.recipes import Catalog
+from releases.domain.spec_types import ReleaseFile, StageSpec
+from releases.domain.units import unit_spec
+from releases.domain.views import FindingView, StagePlanView
+
+
+@dataclass(frozen=True, slots=True)
+class StageNow:
+    """A stage as it stands. `running` is a unit of its stable release, None when nothing serves; `rollout` is the id of one in flight."""
+
+    running: UnitSpec | None = None
+    units: tuple[UnitView, ...] = ()
+    rollout: str = ""
+    held: str = ""  # why automation may not deploy this release here
+    changed: str = ""  # what differs from the running release, in words
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All that a dry run looks at."""
+
+    catalog: Catalog
+    fleets: tuple[FleetView, ...]
+    stages: Mapping[str, StageNow] = field(default_factory=dict)  # by name; a stage that is new is not there
+
+
+@dataclass(frozen=True, slots=True)
+class StageResult:
+    """What came of one stage; no plan after an error."""
+
+    findings: tuple[FindingView, ...]
+    plan: StagePlanView | None = None
+
+
+def chosen_stages(file: ReleaseFile, only_stage: str) -> tuple[StageSpec, ...]:
+    """The stages that a dry run or a release is about: all of the file's, or the named one; empty when the file lacks it."""
+    return tuple(stage for stage in file.stages if only_stage in ("", stage.name))
+
+
+def check_release(file: ReleaseFile, only_stage: str, world: World) -> tuple[FindingView, ...]:
+    """The findings that hold whatever the stage."""
+    found = release_findings(file, world.catalog)
+    if not chosen_stages(file, only_stage):
+        names = ", ".join(stage.name for stage in file.stages)
+        return (*found, FindingView("error", "stage-unknown", "release", f"the file has no stage {only_stage}; it has {names}"))
+    return found
+
+
+def check_stage(file: ReleaseFile, stage: StageSpec, number: int, world: World) -> StageResult:
+    """Findings of one stage and, without an error, its plan. The release would get `number`."""
+    recipe = world.catalog.get(file.release.recipe)
+    if recipe is None:
+        return StageResult(())
+    found = list(stage_findings(file, stage, recipe, world.fleets))
+    now = world.stages.get(stage.name, StageNow())
+    if now.rollout:
+        sentence = f"rollout {now.rollout} is in flight; wait for its end, or abort it first"
+        found.append(_finding(stage, Severity.ERROR, "rollout-in-flight", sentence))
+    if has_errors(found):
+        return StageResult(tuple(found))
+    plan = stage_plan(file, stage, number, world)
+    if plan.refusal is not None:
+        return StageResult((*found, *refusal_findings(stage, plan.refusal)))
+    placed = _finding(stage, Severity.OK, "placed", _where(plan, stage, now, world.fleets))
+    return StageResult((*found, placed, *_surge(stage, plan, world)), plan.view)
+
+
+def stage_plan(file: ReleaseFile, stage: StageSpec, number: int, world: World) -> StagePlan:
+    """The plan of one stage; the recipe must be known."""
+    now = world.stages.get(stage.name, StageNow())
+    by_name = {fleet.name: fleet for fleet in world.fleets}
+    new = unit_spec(file.release, stage, world.catalog[file.release.recipe], f"{file.release.model}@{number}", keep=now.running)
+    return plan_stage(
+        stage=new.stage,
+        old=now.running,
+        new=new,
+        replicas=stage.replicas,
+        policy=stage.rollout,
+        units=now.units,
+        fleets=[by_name[name] for name in stage.fleets if name in by_name],
+        changed=now.changed,
+    )
+
+
+def _finding(stage: StageSpec, severity: Severity, code: str, sentence: str) -> FindingView:
+    return FindingView(severity.value, code, stage_subject(stage), sentence)
+
+
+def _surge(stage: StageSpec, plan: StagePlan, world: World) -> Sequence[FindingView]:
+    if plan.view.surge:
+        return ()
+    need = stage.topology.gpus
+    mine = [fleet for fleet in world.fleets if fleet.name in stage.fleets]
+    free = sum(domain.free >= need for fleet in mine for domain in fleet.domains)
+    capacity = (
+        f"at least {plan.view.capacity_ratio_min:.0%} of capacity is left" if plan.view.capacity_ratio_min else "nothing serves meanwhile"
+    )
+    sentence = f"no room to surge: {free} domains with {need} GPUs free; units are replaced one at a time, and {capacity}"
+    return (_finding(stage, Severity.WARN, "no-room-to-surge", sentence),)
+
+
+def _where(plan: StagePlan, stage: StageSpec, now: StageNow, fleets: Sequence[FleetView]) -> str:
+    """`unit 1 on gb200-use1/d01, unit 2 on gb200-use1/d02 (72 of 72 GPUs each, same-domain)`."""
+    standing = {unit.slot: unit.domain or unit.fleet for unit in now.units}
+    places: dict[int, str] = {}
+    for move in plan.moves:
+        if move.kind is MoveKind.BRING_UP and move.placement is not None:
+            places[move.slot] = f"unit {move.slot} on {_name(move.placement)}"
+        elif move.kind is MoveKind.REPLACE:
+            places[move.slot] = f"unit {move.slot} keeps {standing.get(move.slot, 'its place')}"
+        elif move.kind is MoveKind.RELABEL:
+            places.update({slot: f"unit {slot} keeps {where}" for slot, where in standing.items()})
+    used = {place.rpartition(" ")[2] for place in places.values()}
+    sizes = {domain.size for fleet in fleets for domain in fleet.domains if domain.name in used}
+    of = f" of {sizes.pop()}" if len(sizes) == 1 else ""
+    each = " each" if len(places) > 1 else ""
+    return f"{', '.join(places[slot] for slot in sorted(places))} ({stage.topology.gpus}{of} GPUs{each}, {stage.topology.placement.value})"
+
+
+def _name(placement: UnitPlacement) -> str:
+    return placement.domain or f"{placement.fleet}, several domains"
