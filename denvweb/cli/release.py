@@ -35,11 +35,11 @@ def read_spec(path: Path) -> str:
 
 def check_locally(text: str, path: Path) -> None:
     """Print every mistake of the file and exit with 2; nothing has been sent yet."""
-    parsed = parse(text, file=str(path))
+    parsed = parse(text)
     if isinstance(parsed, ReleaseFile):
         return
     for error in parsed:
-        click.echo(str(error), err=True)
+        click.echo(error.text(str(path)), err=True)
     click.echo(f"{len(parsed)} error{'s' if len(parsed) > 1 else ''} in the file; nothing was sent.", err=True)
     sys.exit(2)
 

@@ -1,0 +1,118 @@
+"""The command's own behaviour: help, wrong words, wrong files, no control plane. Each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+
+def denv(*args: str, home: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("DENV_")}
+    return subprocess.run(
+        [sys.executable, "-m", "denvweb.cli.main", *args],
+        capture_output=True,
+        text=True,
+        env={**clean, "DENV_HOME": str(home), **env},
+        timeout=30,
+        check=False,
+    )
+
+
+def test_help_lists_every_command(tmp_path: Path) -> None:
+    done = denv("--help", home=tmp_path)
+    assert done.returncode == 0
+    for word in ("release", "rollout", "rollback", "metrics", "replay", "up"):
+        assert f"  {word} " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("demo-typo", "denv up --demo"), ("relaese", "denv release"), ("rolback", "denv rollback"), ("zzzzzz", "denv --help")],
+)
+def test_a_wrong_word_gets_the_right_one(tmp_path: Path, typed: str, meant: str) -> None:
+    done = denv(typed, home=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.strip() == f"denv: no command `{typed}`. Did you mean `{meant}`?"
+
+
+def test_no_control_plane_is_said_with_its_cure(tmp_path: Path) -> None:
+    done = denv("stages", home=tmp_path)
+    assert done.returncode == 3
+    assert "denv up" in done.stderr
+    assert "denv login" in done.stderr
+
+
+def test_a_control_plane_that_is_away_is_said(tmp_path: Path) -> None:
+    done = denv("stages", home=tmp_path, DENV_URL="http://127.0.0.1:9", DENV_TOKEN="tok-x.y")
+    assert done.returncode == 3
+    assert "does not answer" in done.stderr
+
+
+def test_a_stage_is_written_with_its_model(tmp_path: Path) -> None:
+    done = denv("rollout", "show", "prod-us", home=tmp_path, DENV_URL="http://127.0.0.1:9", DENV_TOKEN="tok-x.y")
+    assert done.returncode == 2
+    assert "MODEL/STAGE" in done.stderr
+
+
+BAD_FILES = {
+    "empty": b"",
+    "garbage": b"\x00\x01\x02\xff\xfe",
+    "prose": b"this is no release",
+    "tab": b"release:\n\tmodel: x\n",
+    "duplicate": b"release:\n  model: a\n  model: b\n",
+    "bomb": b"a: &a [x,x,x,x,x,x,x,x,x]\n"
+    + b"".join(b"%c: &%c [*%c,*%c,*%c,*%c,*%c,*%c]\n" % ((c, c) + (c - 1,) * 6) for c in range(98, 110)),
+    "huge": b"x: " + b"y" * 10_000_000,
+}
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_a_bad_file_gets_one_clear_message(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"{kind}.yaml"
+    path.write_bytes(BAD_FILES[kind])
+    began_s = time.monotonic()
+    done = denv("release", "-f", str(path), "--dry-run", home=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if "nothing was sent" not in line]
+    assert len(lines) == 1, done.stderr
+    assert path.name in lines[0]
+    assert time.monotonic() - began_s < 5
+
+
+def test_a_missing_file_is_said(tmp_path: Path) -> None:
+    done = denv("release", "-f", str(tmp_path / "none.yaml"), home=tmp_path)
+    assert done.returncode == 2
+    assert "No such file" in done.stderr
+
+
+def test_every_mistake_of_a_file_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "denv.yaml"
+    path.write_text(
+        "release:\n  model: ds-flash\n  weights: hf://a/b@c\n  recipe: deepseek-v4.1-flash/deepinfer@3\n  topology:\n"
+        "    prefill: { gpus: 0, replicas: 2 }\n    decode: { gpus: 64, replicas: 1 }\n    placment: same-domain\n"
+        "stages:\n  prod-us:\n    fleets: [f]\n    replicas: 1\n    alarms: { ttft-p999: 1500ms }\n"
+    )
+    done = denv("release", "-f", str(path), "--dry-run", home=tmp_path)
+    assert done.returncode == 2
+    assert f"{path}:6:22  release.topology.prefill.gpus: 0 is not a number of GPUs; it must be at least 1" in done.stderr
+    assert "release.topology.placment: not a key here; did you mean `placement`?" in done.stderr
+    assert "stages.prod-us.alarms.ttft-p999" in done.stderr
+    assert "3 errors in the file; nothing was sent." in done.stderr
+
+
+def test_completion_knows_the_commands(tmp_path: Path) -> None:
+    assert "_DENV_COMPLETE" in denv("completion", "bash", home=tmp_path).stdout
+    done = denv(home=tmp_path, _DENV_COMPLETE="bash_complete", COMP_WORDS="denv roll", COMP_CWORD="1")
+    assert "plain,rollout" in done.stdout
+
+
+def test_the_command_starts_without_django(tmp_path: Path) -> None:
+    code = "import sys, denvweb.cli.main, denvweb.cli.client, denvweb.cli.release, denvweb.cli.metrics; print('django' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
