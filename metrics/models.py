@@ -7,6 +7,7 @@ from django.db.models import Q
 
 WINDOW_S = 10  # what reports are merged into; kept for a day
 ROLLED_S = 300  # what those are rolled up into; kept for a month
+JOURNAL_LOCK = 0x64656E76  # the advisory lock that whoever writes to the journal shares until it commits
 
 
 class Window(models.Model):
@@ -83,7 +84,7 @@ class GaugeWindow(models.Model):
 
 
 class Event(models.Model):
-    """One row of the journal. A database trigger refuses to change or delete it, and fills `horizon`."""
+    """One row of the journal. A database trigger refuses to change or delete it."""
 
     seq = models.BigAutoField(primary_key=True)
     at = models.DateTimeField()
@@ -98,8 +99,6 @@ class Event(models.Model):
     rollout = models.CharField(max_length=24, blank=True)
     release = models.CharField(max_length=80, blank=True)
     evidence = models.JSONField(default=dict)
-    # Every transaction that may still write a lower seq has an id under this; see metrics.selectors.journal.
-    horizon = models.BigIntegerField(default=0, editable=False)
 
     class Meta:
         indexes = [

@@ -3,19 +3,13 @@
 from django.db import migrations, models
 
 
-# The journal is append-only for every client of the database, an administrator's shell included. The same trigger notes
-# which transactions may still write a lower number (see metrics.selectors.journal): in plpgsql each statement of a
-# READ COMMITTED transaction takes a fresh snapshot, so this one is younger than the row's number.
+# The journal is append-only for every client of the database, an administrator's shell included.
 JOURNAL = """
 CREATE FUNCTION metrics_event_guard() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  IF TG_OP <> 'INSERT' THEN
-    RAISE EXCEPTION 'the journal is append-only: % of event % is refused', TG_OP, OLD.seq USING ERRCODE = 'restrict_violation';
-  END IF;
-  NEW.horizon := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
-  RETURN NEW;
+  RAISE EXCEPTION 'the journal is append-only: % of event % is refused', TG_OP, OLD.seq USING ERRCODE = 'restrict_violation';
 END $$;
-CREATE TRIGGER metrics_event_guard BEFORE INSERT OR UPDATE OR DELETE ON metrics_event
+CREATE TRIGGER metrics_event_guard BEFORE UPDATE OR DELETE ON metrics_event
   FOR EACH ROW EXECUTE FUNCTION metrics_event_guard();
 """
 JOURNAL_REVERSE = """
@@ -65,7 +59,6 @@ class Migration(migrations.Migration):
                 ('rollout', models.CharField(blank=True, max_length=24)),
                 ('release', models.CharField(blank=True, max_length=80)),
                 ('evidence', models.JSONField(default=dict)),
-                ('horizon', models.BigIntegerField(default=0, editable=False)),
             ],
             options={
                 'indexes': [models.Index(fields=['stage', '-seq'], name='event_by_stage'), models.Index(fields=['model', '-seq'], name='event_by_model'), models.Index(fields=['fleet', '-seq'], name='event_by_fleet'), models.Index(fields=['rollout', '-seq'], name='event_by_rollout')],

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from denvweb import wake
 from denvweb.core import wire
-from metrics.models import Event
+from metrics.models import JOURNAL_LOCK, Event
 
 
 def event_append(
@@ -33,8 +33,8 @@ def event_append(
     """
     with transaction.atomic():
         with connection.cursor() as cursor:
-            # Takes a transaction id before the row takes its number: the reader's rule about gaps rests on that order.
-            cursor.execute("SELECT pg_current_xact_id()")
+            # Before the row takes its number: by it a reader knows that a missing number may still appear.
+            cursor.execute("SELECT pg_advisory_xact_lock_shared(%s)", [JOURNAL_LOCK])
         event = Event.objects.create(
             at=timezone.now(),
             kind=kind,
