@@ -1,0 +1,28 @@
+"""From a rank to the process that runs it: the engine adapter's command in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from fleets.agent import processes, state
+from fleets.agent.launchers.base import LaunchOrder
+from fleets.domain.protocol import NodeFacts, RankSpec
+from fleets.engines.base import EngineAdapter, LaunchCommand
+
+AdapterFor = Callable[[str, bool], EngineAdapter]  # engine name, simulated
+_NOT_FOR_ENGINES = ("DENV_", "DATABASE_URL", "REDIS_URL")  # an engine runs code that comes with models: it gets no secret of ours
+
+
+def launch_order(command: LaunchCommand, spec: RankSpec, facts: NodeFacts, engine_id: str, state_path: Path) -> LaunchOrder:
+    """The process to start. The marks let an agent that lost its files find the engine again."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_FOR_ENGINES)}
+    marks = {
+        processes.MARK_STATE: str(state_path),
+        processes.MARK_NODE: facts.name,
+        processes.MARK_RANK: spec.rank_id,
+        processes.MARK_ENGINE: engine_id,
+    }
+    log_path = state.log_path(state_path, spec.rank_id)
+    return LaunchOrder(rank_id=spec.rank_id, argv=tuple(command.argv), env=kept | dict(command.env) | marks, log_path=log_path)

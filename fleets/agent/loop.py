@@ -1,0 +1,185 @@
+"""One node's loop: sync -> diff -> act -> report. A process that stands for many nodes runs one of these for each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from denvweb.core.backoff import Backoff
+from denvweb.core.errors import DenvError, ForbiddenError, UnavailableError
+from fleets.agent import state
+from fleets.agent.gpus import GpuDriver
+from fleets.agent.keeper import EngineTools, RankKeeper
+from fleets.agent.link import ControlLink
+from fleets.agent.processes import Marked
+from fleets.agent.state import NodeState
+from fleets.domain.protocol import AgentReport, GpuReport, NodeFacts, NodeSnapshot
+
+log = logging.getLogger(__name__)
+
+Rejoin = Callable[[NodeFacts], Awaitable[str]]  # a new credential for a node whose old one is refused; "" when there is no way
+
+_COALESCE_S = 0.1  # changes and pokes that come together are one sync
+_GPUS_EVERY_S = 15.0
+_FIRST_SYNC_EVERY_S = 4.0  # until a snapshot says otherwise
+_SYNC_BACKOFF = Backoff(first_s=0.5, cap_s=8.0)
+
+
+class NodeLoop:
+    """Makes one node run what its snapshot says."""
+
+    def __init__(
+        self, facts: NodeFacts, driver: GpuDriver, kept: NodeState, *, boot: str, link: ControlLink, tools: EngineTools, rejoin: Rejoin
+    ) -> None:
+        self.facts = facts
+        self.failures_total = 0  # errors that only the guard at the top of a loop caught
+        self._driver = driver
+        self._kept = kept
+        self._snapshot = kept.snapshot
+        self._boot = boot
+        self._link = link
+        self._tools = tools
+        self._rejoin = rejoin
+        self._gpus: tuple[GpuReport, ...] = ()
+        self._gpus_at_s = -math.inf
+        self._facts_told = False
+        self._sync_failures = 0
+        self._sync_due = asyncio.Event()
+        self.keeper = RankKeeper(facts, dict(kept.runs), tools, on_change=self._sync_due.set)
+
+    @property
+    def credential(self) -> str:
+        """The node's own `id.secret`; empty before it has joined."""
+        return self._kept.credential
+
+    def poke(self) -> None:
+        """Sync soon."""
+        self._sync_due.set()
+
+    def joined(self, credential: str) -> None:
+        """Keep a new credential for good."""
+        self._kept = replace(self._kept, credential=credential)
+        self._facts_told = False
+        self._save(durable=True)
+
+    async def run(self, found: Sequence[Marked]) -> None:
+        """Take over what runs, then loop until cancelled.
+
+        One sync is tried before anything is started: after a long stop the snapshot on disk may name ranks that live elsewhere by now.
+        """
+        self.keeper.adopt(found, self._snapshot)
+        await self._guarded_sync()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._act_forever())
+            group.create_task(self._sync_forever())
+
+    async def close(self, *, stop_engines: bool) -> None:
+        """After `run` was cancelled: leave the engines running, or end them."""
+        await self.keeper.close()
+        if stop_engines:
+            await self.keeper.stop_engines()
+        self._save()
+
+    async def _act_forever(self) -> None:
+        while True:
+            try:
+                self.keeper.act()
+                self._save()
+                await self.keeper.wait()
+            except Exception:  # the top of the loop: the other ranks of the node must go on
+                self.failures_total += 1
+                log.exception("%s: acting failed (%d such failures)", self.facts.name, self.failures_total)
+                await asyncio.sleep(1.0)
+
+    async def _sync_forever(self) -> None:
+        wait_s = random.uniform(0.0, self._every_s())  # nodes of one process spread over the period
+        while True:
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._sync_due.wait()
+                await asyncio.sleep(_COALESCE_S)
+            except TimeoutError:
+                pass
+            wait_s = await self._guarded_sync()
+
+    def _every_s(self) -> float:
+        return self._snapshot.sync_every_s if self._snapshot else _FIRST_SYNC_EVERY_S
+
+    async def _guarded_sync(self) -> float:
+        """One sync, come what may. Returns how long to wait for the next."""
+        self._sync_due.clear()
+        try:
+            await self._sync()
+        except UnavailableError:
+            self._sync_failures += 1
+            return _SYNC_BACKOFF.delay_s(self._sync_failures, random.random)
+        except DenvError as error:
+            log.warning("%s: the control plane refuses the report: %s", self.facts.name, error)
+            return _SYNC_BACKOFF.cap_s
+        except Exception:  # the top of the loop: a bug in one sync must not end the node
+            self.failures_total += 1
+            log.exception("%s: sync failed (%d such failures)", self.facts.name, self.failures_total)
+            return _SYNC_BACKOFF.cap_s
+        self._sync_failures = 0
+        return self._every_s() * random.uniform(0.85, 1.1)
+
+    async def _sync(self) -> None:
+        await self._read_gpus()
+        try:
+            snapshot = await self._link.sync(self.credential, self._report())
+        except ForbiddenError as error:
+            credential = await self._rejoin(self.facts)
+            if not credential:
+                raise error
+            self.joined(credential)
+            self._sync_due.set()
+            return
+        self._facts_told = True
+        if not snapshot.unchanged:
+            self._take(snapshot)
+
+    def _take(self, snapshot: NodeSnapshot) -> None:
+        """A new snapshot: keep it on disk, act on it, and say so at once."""
+        log.info("%s: generation %d with %d ranks", self.facts.name, snapshot.generation, len(snapshot.ranks))
+        self._snapshot = snapshot
+        self.keeper.take(snapshot)
+        self._save()
+        self._sync_due.set()
+
+    async def _read_gpus(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._gpus_at_s < (math.inf if self._driver.static else _GPUS_EVERY_S):
+            return
+        sessions = {run.process.pid for run in self.keeper.runs.values() if run.process is not None}
+        try:
+            read = self._driver.read
+            self._gpus = read(sessions) if self._driver.static else await asyncio.to_thread(read, sessions)
+        except UnavailableError as error:
+            # A driver that does not answer is the node's trouble, and must not look like the control plane's.
+            log.warning("%s: %s", self.facts.name, error)
+            self._gpus = tuple(GpuReport(index=index, healthy=False, detail=error.detail) for index in range(self.facts.gpus))
+        self._gpus_at_s = now_s
+
+    def _report(self) -> AgentReport:
+        return AgentReport(
+            node=self.facts.name,
+            boot=self._boot,
+            observed_generation=self._snapshot.generation if self._snapshot else 0,
+            clock_at=time.time(),
+            facts=None if self._facts_told else self.facts,
+            gpus=self._gpus,
+            ranks=self.keeper.reports(),
+        )
+
+    def _save(self, *, durable: bool = False) -> None:
+        """Write what changed since the last write."""
+        kept, runs = self._kept, self.keeper.runs
+        if not durable and kept.runs == runs and kept.snapshot is self._snapshot:
+            return
+        self._kept = replace(kept, snapshot=self._snapshot, runs=dict(runs))
+        state.save(self._tools.state_path, self._kept, durable=durable)

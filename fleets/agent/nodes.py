@@ -1,0 +1,98 @@
+"""Which nodes one agent process stands for: the machine it runs on, or simulated ones."""
+
+from __future__ import annotations
+
+import re
+import socket
+from urllib.parse import urlsplit
+
+from denvweb.core.errors import InvalidError
+from fleets.agent.config import Config
+from fleets.agent.gpus import GpuDriver, NvidiaSmi, StatedGpus
+from fleets.domain.protocol import NodeFacts
+
+AGENT_VERSION = "0.1.0"
+_PORT_MAX = 65535
+
+
+def plan_nodes(config: Config) -> tuple[tuple[NodeFacts, GpuDriver], ...]:
+    """Facts and GPU driver of every node; port ranges are disjoint. InvalidError when something must be told by a flag."""
+    nodes = _simulated(config) if config.simulated else (_machine(config),)
+    names = [facts.name for facts, _ in nodes]
+    if len(set(names)) < len(names):
+        raise InvalidError("two --simulated fleets have the same name; give each its own")
+    last = max(facts.port_base + facts.port_count - 1 for facts, _ in nodes)
+    if last > _PORT_MAX:
+        raise InvalidError(
+            f"{len(nodes)} nodes need ports {config.port_base} to {last}, and {_PORT_MAX} is the last there is; "
+            "lower --port-base or --port-count, or start a second agent on another machine"
+        )
+    return nodes
+
+
+def _simulated(config: Config) -> tuple[tuple[NodeFacts, GpuDriver], ...]:
+    found: list[tuple[NodeFacts, GpuDriver]] = []
+    port = config.port_base
+    for fleet in config.simulated:
+        count = config.node_port_count(fleet.gpus)
+        for domain in range(1, fleet.domains + 1):
+            for node in range(1, fleet.nodes + 1):
+                facts = NodeFacts(
+                    name=f"{fleet.fleet}-d{domain:02d}-n{node:02d}",
+                    fleet=fleet.fleet,
+                    domain=f"d{domain:02d}",
+                    gpu_kind=fleet.kind,
+                    gpus=fleet.gpus,
+                    host=config.host or "127.0.0.1",
+                    port_base=port,
+                    port_count=count,
+                    simulated=True,
+                    fabric_spans_nodes=fleet.span,
+                    agent_version=AGENT_VERSION,
+                )
+                found.append((facts, StatedGpus(kind=fleet.kind, count=fleet.gpus)))
+                port += count
+    return tuple(found)
+
+
+def _machine(config: Config) -> tuple[NodeFacts, GpuDriver]:
+    driver = _driver(config)
+    inventory = driver.inventory()
+    name = config.name or re.sub(r"[^a-z0-9-]", "-", socket.gethostname().split(".")[0].lower())
+    facts = NodeFacts(
+        name=name,
+        fleet=config.fleet,
+        domain=config.domain or name,
+        gpu_kind=config.gpu_kind or inventory.kind,
+        gpus=inventory.count,
+        host=config.host or facing_address(config.control),
+        port_base=config.port_base,
+        port_count=config.node_port_count(inventory.count),
+        fabric_spans_nodes=config.span,
+        agent_version=AGENT_VERSION,
+    )
+    return facts, driver
+
+
+def _driver(config: Config) -> GpuDriver:
+    if config.gpus and config.gpu_kind:
+        return StatedGpus(kind=config.gpu_kind, count=config.gpus)
+    smi = NvidiaSmi.find()
+    if smi is None:
+        raise InvalidError(
+            "nvidia-smi is not on the path, so the GPUs of this node are unknown: "
+            "pass --gpus and --gpu-kind (e.g. --gpus 4 --gpu-kind GB200), or --simulated for nodes without GPUs"
+        )
+    return smi
+
+
+def facing_address(control: str) -> str:
+    """This machine's address on the way to the control plane; nothing is sent (connecting a UDP socket only picks a route)."""
+    parts = urlsplit(control)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((parts.hostname or "127.0.0.1", parts.port or 80))
+        except OSError as error:
+            raise InvalidError(f"cannot find the way to {control} ({error}); pass --host with this node's address") from error
+        address: str = probe.getsockname()[0]
+        return address
