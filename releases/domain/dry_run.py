@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fleets.domain.types import FleetView, UnitPlacement, UnitSpec
 from fleets.domain.views import UnitView
+from releases.domain.diff import touches
 from releases.domain.findings import Severity, has_errors, refusal_findings, release_findings, stage_findings, stage_subject
 from releases.domain.plan import MoveKind, StagePlan, plan_stage
 from releases.domain.recipes import Catalog
@@ -22,8 +23,6 @@ class StageNow:
     running: UnitSpec | None = None
     units: tuple[UnitView, ...] = ()
     rollout: str = ""
-    held: str = ""  # why automation may not deploy this release here
-    changed: str = ""  # what differs from the running release, in words
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ def stage_plan(file: ReleaseFile, stage: StageSpec, number: int, world: World) -
         policy=stage.rollout,
         units=now.units,
         fleets=[by_name[name] for name in stage.fleets if name in by_name],
-        changed=now.changed,
+        changed=touches(now.running, new),
     )
 
 

@@ -158,3 +158,40 @@ class StageView:
     alarms: tuple[AlarmView, ...]
     rollout: RolloutView | None  # the active one, else the last
     preflight: PreflightView
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeView:
+    """One value that differs between two spec files, as written in each; empty where it is not written."""
+
+    path: str  # `release.engine.decode.speculative-draft-length`
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiffView:
+    """Two releases of a model beside each other."""
+
+    model: str
+    number: int
+    against: int
+    touches: str  # `decode only (speculative-draft-length 2 -> 3)`
+    changes: tuple[ChangeView, ...]
+    text: str  # unified diff of the two files
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeView:
+    """One recipe of the catalogue."""
+
+    name: str
+    summary: str
+    engine: str
+    engine_version: str
+    protocol: str
+    gpu_kinds: tuple[str, ...]
+    modes: tuple[str, ...]  # `aggregated`, `disaggregated`
+    weight_bytes: float
+    kv_bytes_per_token: float
+    options: dict[str, dict[str, str]]  # engine flags by role

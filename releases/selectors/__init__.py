@@ -1,0 +1,1 @@
+"""Reading what the releases app keeps. Import from the modules: `releases.selectors.releases`, `.stages`, `.rollouts`."""

@@ -1,0 +1,200 @@
+"""Reading releases: views, and a release as the values that plans are made of."""
+
+from __future__ import annotations
+
+from django.db.models import F, Max, Q, QuerySet
+from django.utils import timezone
+
+from denvweb.core import wire
+from denvweb.core.errors import ConflictError, NotFoundError
+from fleets import selectors as fleets
+from fleets.domain.types import Role, UnitSpec
+from releases.catalog import catalog
+from releases.domain import diff
+from releases.domain.dry_run import StageNow, World
+from releases.domain.generations import generations
+from releases.domain.recipes import Recipe, recipe_unknown
+from releases.domain.spec import ReleaseFile, StageSpec
+from releases.domain.units import unit_spec
+from releases.domain.views import DiffView, DryRunView, RecipeView, ReleaseView
+from releases.models import DryRun, Release, Rollout, Stage
+
+PAGE = 50
+
+
+def release_key(release: Release) -> str:
+    """`ds-flash@7`."""
+    return f"{release.model.name}@{release.number}"
+
+
+def release_file(release: Release) -> ReleaseFile:
+    """The release's file as values."""
+    return wire.from_plain(release.spec, ReleaseFile)
+
+
+def recipe_of(file: ReleaseFile) -> Recipe:
+    """The recipe of a file; ConflictError when this catalogue has lost it."""
+    recipe = catalog().get(file.release.recipe)
+    if recipe is None:
+        raise ConflictError(recipe_unknown(file.release.recipe, catalog()), code="recipe-unknown")
+    return recipe
+
+
+def stage_spec(release: Release, stage: str) -> StageSpec:
+    """A stage's settings as this release's file has them; when it does not name the stage, those of the stage with the release's shape."""
+    file = release_file(release)
+    found = file.stage(stage)
+    if found is not None:
+        return found
+    row = Stage.objects.get(model_id=release.model_id, name=stage)
+    settings = wire.from_plain(row.settings, StageSpec)
+    return StageSpec(
+        stage, settings.fleets, settings.replicas, file.release.topology, settings.alarms, settings.alarm_specs, settings.rollout
+    )
+
+
+def release_unit(release: Release, stage: str, keep: UnitSpec | None = None) -> UnitSpec:
+    """One serving unit of a stage (by its name) on a release."""
+    file = release_file(release)
+    return unit_spec(file.release, stage_spec(release, stage), recipe_of(file), release_key(release), keep)
+
+
+def next_number(model: str) -> int:
+    """The number that the model's next release gets."""
+    newest: int | None = Release.objects.filter(model__name=model).aggregate(newest=Max("number"))["newest"]
+    return (newest or 0) + 1
+
+
+def world_for(file: ReleaseFile) -> World:
+    """All that a dry run of this file looks at, as it is now."""
+    rows = Stage.objects.filter(model__name=file.release.model).select_related("model", "release__model")
+    stages = {row.name: _stage_now(row, file) for row in rows}
+    return World(catalog=catalog(), fleets=fleets.fleet_views(), stages=stages)
+
+
+def _stage_now(row: Stage, file: ReleaseFile) -> StageNow:
+    active = row.rollouts.exclude(state__in=Rollout.ENDED).first()
+    running = release_unit(row.release, row.name) if row.release is not None else None
+    units = fleets.units_view(stage=f"{row.model.name}/{row.name}", now=timezone.now())
+    return StageNow(running=running, units=units, rollout=active.id if active else "")
+
+
+def _releases() -> QuerySet[Release]:
+    return Release.objects.select_related("model")
+
+
+def release_row(*, model: str, number: int) -> Release:
+    """The row, or NotFoundError."""
+    release = _releases().filter(model__name=model, number=number).first()
+    if release is None:
+        raise NotFoundError(f"There is no release {number} of {model}.")
+    return release
+
+
+def release_view(*, model: str, number: int) -> ReleaseView:
+    """One release."""
+    release = release_row(model=model, number=number)
+    return _view(release, _where([release]))
+
+
+def releases_view(*, model: str, before: int | None = None, limit: int = PAGE) -> tuple[ReleaseView, ...]:
+    """A model's releases, newest first; those under number `before` when it is given."""
+    rows = _releases().filter(model__name=model).order_by("-number")
+    if before is not None:
+        rows = rows.filter(number__lt=before)
+    page = list(rows[:limit])
+    if not page and before is None and not Stage.objects.filter(model__name=model).exists():
+        raise NotFoundError(f"There is no model {model}.")
+    where = _where(page)
+    return tuple(_view(release, where) for release in page)
+
+
+def _where(releases: list[Release]) -> dict[int, tuple[str, ...]]:
+    """Stage names by release: where it is the stable one, or on its way there."""
+    ids = [release.pk for release in releases]
+    stable = Stage.objects.filter(release__in=ids).values_list("release_id", "name")
+    coming = (
+        Rollout.objects.filter(~Q(state__in=Rollout.ENDED), to_release__in=ids)
+        .exclude(to_release=F("stage__release"))
+        .values_list("to_release_id", "stage__name")
+    )
+    found: dict[int, tuple[str, ...]] = {}
+    for pk, name in [*stable, *coming]:
+        if pk is not None and name not in found.get(pk, ()):
+            found[pk] = (*found.get(pk, ()), name)
+    return found
+
+
+def _view(release: Release, where: dict[int, tuple[str, ...]]) -> ReleaseView:
+    spec = release.spec["release"]
+    return ReleaseView(
+        model=release.model.name,
+        number=release.number,
+        recipe=spec["recipe"],
+        weights=spec["weights"],
+        created_at=release.created_at,
+        created_by=release.created_by,
+        note=release.note,
+        yaml=release.yaml,
+        spec=release.spec,
+        generations=release.generations,
+        stages=where.get(release.pk, ()),
+        held=release.held_reason,
+    )
+
+
+def diff_view(*, model: str, number: int, against: int | None = None) -> DiffView:
+    """A release beside another, by default the one before it."""
+    new = release_row(model=model, number=number)
+    if against is None:
+        earlier = _releases().filter(model=new.model, number__lt=number).order_by("-number").first()
+        old = earlier or new
+    else:
+        old = release_row(model=model, number=against)
+    names = [stage.name for stage in release_file(new).stages if release_file(old).stage(stage.name)]
+    touches = diff.touches(release_unit(old, names[0]), release_unit(new, names[0])) if names else "other stages"
+    return DiffView(
+        model=model,
+        number=number,
+        against=old.number,
+        touches=touches if old.pk != new.pk else "nothing",
+        changes=diff.changes(old.yaml, new.yaml),
+        text=diff.unified(old.yaml, new.yaml, f"{model}@{old.number}", f"{model}@{number}"),
+    )
+
+
+def generations_of(file: ReleaseFile, stage: StageSpec) -> dict[str, str]:
+    """Hash by role, and `compat`, of one stage's unit."""
+    unit = unit_spec(file.release, stage, recipe_of(file), f"{file.release.model}@0")
+    return generations(unit.pools, unit.compat)
+
+
+def dry_run_view(*, id: str) -> DryRunView:
+    """A dry run as far as it is."""
+    row = DryRun.objects.filter(pk=id).first()
+    if row is None:
+        raise NotFoundError(f"There is no dry run {id}; they are kept for a day.")
+    if row.result is not None:
+        return wire.from_plain(row.result, DryRunView)
+    return DryRunView(row.pk, row.state, row.progress, row.progress_text, "", "", (), (), (), 0, 0)
+
+
+def recipes_view() -> tuple[RecipeView, ...]:
+    """The catalogue."""
+    return tuple(_recipe_view(recipe) for recipe in catalog().values())
+
+
+def _recipe_view(recipe: Recipe) -> RecipeView:
+    modes = [("disaggregated", recipe.can_disaggregate), ("aggregated", Role.AGGREGATED in recipe.roles)]
+    return RecipeView(
+        name=recipe.name,
+        summary=recipe.summary,
+        engine=recipe.engine,
+        engine_version=recipe.engine_version,
+        protocol=recipe.protocol,
+        gpu_kinds=recipe.gpu_kinds,
+        modes=tuple(mode for mode, has in modes if has),
+        weight_bytes=recipe.shape.weight_bytes,
+        kv_bytes_per_token=recipe.model_shape().kv_bytes_per_token,
+        options={role.value: rules.options for role, rules in recipe.roles.items()},
+    )
