@@ -1,0 +1,70 @@
+"""What a person may tell a rollout: promote, pause, resume. Going back is no command but a row of its own, which beats them all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from denvweb.core.errors import ConflictError, InvalidError
+from releases.domain.plan import MoveKind
+from releases.domain.plan_words import number, percent
+from releases.domain.rollout_types import Decision, Event, Phase, Reason, RolloutState
+
+_FORWARD = frozenset({Phase.ROLLING, Phase.HELD, Phase.BAKING})
+_WATCHES = frozenset({MoveKind.HOLD, MoveKind.BAKE, MoveKind.APPROVE})
+
+
+def promote(state: RolloutState, *, now: datetime, actor: str, full: bool = False, reason: str = "") -> Decision:
+    """Approve, or end the present watch; `full` waives all further watches up to 100%, and needs a reason. The alarms stay armed.
+
+    Raises ConflictError `nothing-to-promote` when no watch is on, InvalidError `reason-needed`.
+    """
+    _require_forward(state)
+    if state.paused:
+        raise ConflictError("The rollout is paused; resume it first.", code="paused")
+    if full and not reason.strip():
+        raise InvalidError("A full promotion needs a reason.", code="reason-needed", fields={"reason": ["say why the watches are skipped"]})
+    doubted = state.reason in {Reason.BASELINE_BREACHING, Reason.BREACH_UNCONFIRMED}
+    if doubted and not reason.strip():
+        raise InvalidError("An alarm is over its limit; going on needs a reason.", code="reason-needed", fields={"reason": ["say why"]})
+    move = state.move
+    if not full and not doubted and (move is None or move.kind not in _WATCHES):
+        raise ConflictError(f"There is nothing to promote now: {state.why}", code="nothing-to-promote")
+    told = f": {reason}" if reason else ""
+    release = number(state.new.release)
+    if full:
+        sentence = f"{actor} promoted release {release} to all of {state.stage}, holds skipped, alarms armed{told}"
+        changed = replace(state, full=True, overruled=state.overruled or doubted, why=sentence)
+    elif doubted:
+        sentence = f"{actor} lets release {release} go on although an alarm is over its limit{told}"
+        changed = replace(state, overruled=True, why=sentence)
+    else:
+        sentence = f"{actor} promoted release {release} past {percent(state.weight_bp)}{told}"
+        changed = replace(state, approved=True, why=sentence)
+    return Decision(changed, (), (Event("rollout.promoted", sentence, actor=actor),))
+
+
+def pause(state: RolloutState, *, now: datetime, actor: str, reason: str = "") -> Decision:
+    """Stop going forward; alarms and requests to go back still count. Pausing twice is the same as once."""
+    _require_forward(state)
+    if state.paused:
+        return Decision(state)
+    told = f": {reason}" if reason else ""
+    sentence = f"{actor} paused it{told}; the alarms stay armed"
+    held = replace(state, paused=True, phase=Phase.HELD, reason=Reason.MANUAL.value, held_at=now, why=sentence)
+    return Decision(held, (), (Event("rollout.held", f"{state.stage} is held (manual): {sentence}", "warn", actor=actor),))
+
+
+def resume(state: RolloutState, *, now: datetime, actor: str, reason: str = "") -> Decision:
+    """Go on after a pause. Raises ConflictError `not-paused`."""
+    _require_forward(state)
+    if not state.paused:
+        raise ConflictError("The rollout is not paused.", code="not-paused")
+    told = f": {reason}" if reason else ""
+    sentence = f"{actor} let it go on{told}"
+    return Decision(replace(state, paused=False, why=sentence), (), (Event("rollout.resumed", f"{state.stage}: {sentence}", actor=actor),))
+
+
+def _require_forward(state: RolloutState) -> None:
+    if state.phase not in _FORWARD:
+        raise ConflictError(f"The rollout is {state.phase.value}: {state.why or 'it has not begun'}", code="not-under-way")
