@@ -141,7 +141,7 @@ class IdempotencyKey(models.Model):
     key = models.CharField(max_length=200)
     body_hash = models.CharField(max_length=64)  # the same key with another body is refused
     status = models.PositiveSmallIntegerField()
-    response = models.JSONField()
+    response = models.JSONField(null=True)  # null only inside the transaction that makes it
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

@@ -31,7 +31,7 @@ class Migration(migrations.Migration):
                 ('key', models.CharField(max_length=200)),
                 ('body_hash', models.CharField(max_length=64)),
                 ('status', models.PositiveSmallIntegerField()),
-                ('response', models.JSONField()),
+                ('response', models.JSONField(null=True)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
             ],
             options={

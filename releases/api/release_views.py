@@ -1,0 +1,163 @@
+"""REST: releases, dry runs and recipes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from denvweb.api import schema_of
+from denvweb.auth import via_of
+from denvweb.core import wire
+from denvweb.core.errors import InvalidError
+from releases.domain.views import DiffView, DryRunView, RecipeView, ReleaseView, RolloutView
+from releases.selectors.releases import PAGE, diff_view, dry_run_view, recipes_view, release_view, releases_view
+from releases.selectors.rollouts import rollout_view
+from releases.services.dry_runs import dry_run_create
+from releases.services.idempotency import Answer, once
+from releases.services.releases import release_create
+
+MOST_PER_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class DryRunRequest:
+    """A spec file to be looked at; `stage` restricts it to one of the file's."""
+
+    yaml: str
+    stage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRequest:
+    """A spec file to be made a release; `note` says why."""
+
+    yaml: str
+    stage: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedView:
+    """A new release and the rollouts that it started, in the order of its stages."""
+
+    release: ReleaseView
+    rollouts: tuple[RolloutView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleasesPage:
+    """Releases of a model, newest first; `next` is the `before` of the next page."""
+
+    results: tuple[ReleaseView, ...]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecipesPage:
+    """The catalogue, all of it."""
+
+    results: tuple[RecipeView, ...]
+    next: str | None = None
+
+
+def number_param(request: Request, name: str, least: int = 1, most: int = 2**31 - 1) -> int | None:
+    """A whole number of the query string; None when it is not there."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= most):
+        sentence = f"{text[:40]} is not a number from {least} to {most:,}"
+        raise InvalidError(f"{name}: {sentence}.", fields={name: [sentence]})
+    return int(text)
+
+
+class DryRunsView(APIView):
+    """Ask for a dry run."""
+
+    @extend_schema(request=schema_of(DryRunRequest), responses={202: schema_of(DryRunView)}, summary="Check a spec file and plan it")
+    def post(self, request: Request) -> Response:
+        wanted = wire.from_plain(request.data, DryRunRequest)
+        row = dry_run_create(yaml=wanted.yaml, only_stage=wanted.stage, actor=request.user.get_username())
+        return Response(wire.to_plain(dry_run_view(id=row.pk)), status=202)
+
+
+class DryRunDetailView(APIView):
+    """One dry run."""
+
+    @extend_schema(responses=schema_of(DryRunView), summary="How far a dry run is, and what came of it")
+    def get(self, request: Request, id: str) -> Response:
+        return Response(wire.to_plain(dry_run_view(id=id)))
+
+
+class ReleasesView(APIView):
+    """Create a release."""
+
+    @extend_schema(
+        request=schema_of(ReleaseRequest),
+        responses={201: schema_of(CreatedView)},
+        summary="Create a release and start its rollouts",
+        parameters=[
+            OpenApiParameter("Idempotency-Key", OpenApiTypes.STR, OpenApiParameter.HEADER, description="The same key creates once.")
+        ],
+    )
+    def post(self, request: Request) -> Response:
+        wanted = wire.from_plain(request.data, ReleaseRequest)
+        user, via = request.user.get_username(), via_of(request)
+
+        def create() -> Answer:
+            created = release_create(yaml=wanted.yaml, actor=user, via=via, only_stage=wanted.stage, note=wanted.note)
+            release = release_view(model=created.release.model.name, number=created.release.number)
+            rollouts = tuple(rollout_view(id=rollout.pk) for rollout in created.rollouts)
+            return Answer(201, wire.to_plain(CreatedView(release, rollouts)))
+
+        answer = once(user=user, key=request.headers.get("Idempotency-Key", ""), request=b"/releases" + wire.encode(wanted), do=create)
+        return Response(answer.body, status=answer.status)
+
+
+class ModelReleasesView(APIView):
+    """Releases of a model."""
+
+    @extend_schema(
+        responses=schema_of(ReleasesPage),
+        summary="Releases of a model, newest first",
+        parameters=[OpenApiParameter("before", OpenApiTypes.INT), OpenApiParameter("limit", OpenApiTypes.INT)],
+    )
+    def get(self, request: Request, model: str) -> Response:
+        limit = number_param(request, "limit", most=MOST_PER_PAGE) or PAGE
+        found = releases_view(model=model, before=number_param(request, "before"), limit=limit + 1)
+        page = found[:limit]
+        more = str(page[-1].number) if len(found) > limit else None
+        return Response(wire.to_plain(ReleasesPage(page, more)))
+
+
+class ReleaseDetailView(APIView):
+    """One release."""
+
+    @extend_schema(responses=schema_of(ReleaseView), summary="One release, with its spec")
+    def get(self, request: Request, model: str, number: int) -> Response:
+        return Response(wire.to_plain(release_view(model=model, number=number)))
+
+
+class ReleaseDiffView(APIView):
+    """One release beside another."""
+
+    @extend_schema(
+        responses=schema_of(DiffView),
+        summary="What differs from another release, by default the one before it",
+        parameters=[OpenApiParameter("against", OpenApiTypes.INT)],
+    )
+    def get(self, request: Request, model: str, number: int) -> Response:
+        return Response(wire.to_plain(diff_view(model=model, number=number, against=number_param(request, "against"))))
+
+
+class RecipesView(APIView):
+    """The catalogue."""
+
+    @extend_schema(responses=schema_of(RecipesPage), summary="Recipes that releases can name")
+    def get(self, request: Request) -> Response:
+        return Response(wire.to_plain(RecipesPage(recipes_view())))

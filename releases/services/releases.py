@@ -1,0 +1,119 @@
+"""Creating a release, and with it the rollouts that take its stages there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db import transaction
+
+from denvweb.core import wire
+from denvweb.core.errors import ConflictError, DenvError, InvalidError
+from denvweb.wake import wake
+from metrics.services import event_append
+from releases.domain.dry_run import World, check_release, check_stage, chosen_stages
+from releases.domain.spec import ReleaseFile, StageSpec, parse
+from releases.domain.views import FindingView
+from releases.models import Model, Release, Rollout, Stage
+from releases.selectors.releases import generations_of, next_number, release_file, release_key, world_for
+from releases.services.dry_runs import FILE
+from releases.services.rollouts import rollout_start
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A new release and its rollouts, in the order of their stages; each waits for the one before it."""
+
+    release: Release
+    rollouts: tuple[Rollout, ...]
+
+
+def release_create(*, yaml: str, actor: str, via: str, only_stage: str = "", note: str = "") -> Created:
+    """Make the next release of the file's model and start its rollouts, all in one transaction.
+
+    InvalidError for mistakes in the file, ConflictError where the dry run would have an error, or when nothing would change.
+    """
+    file = _read(yaml)
+    with transaction.atomic():
+        Model.objects.get_or_create(name=file.release.model)
+        model = Model.objects.select_for_update().get(name=file.release.model)  # one at a time: the number, and what runs
+        number, world = next_number(model.name), world_for(file)
+        _refuse_errors(file, only_stage, number, world)
+        stages = chosen_stages(file, only_stage)
+        _refuse_nothing(model, file, stages)
+        release = Release.objects.create(
+            model=model,
+            number=number,
+            yaml=yaml,
+            spec=wire.to_plain(file),
+            generations=generations_of(file, stages[0]),
+            note=note[:200],
+            created_by=actor,
+        )
+        rollouts = _start(release, file, stages, actor, via)
+        names = ", ".join(stage.name for stage in stages)
+        event_append(
+            kind="release.created",
+            sentence=f"{actor} created release {number} of {model.name} for {names}" + (f": {release.note}" if release.note else ""),
+            actor=actor,
+            via=via,
+            model=model.name,
+            release=release_key(release),
+        )
+    wake("releases.reconcile")
+    return Created(release, rollouts)
+
+
+def _read(yaml: str) -> ReleaseFile:
+    file = parse(yaml)
+    if isinstance(file, ReleaseFile):
+        return file
+    fields: dict[str, list[str]] = {}
+    for error in file:
+        fields.setdefault(error.path, []).append(error.text(FILE))
+    raise InvalidError("\n".join(error.text(FILE) for error in file), code="spec-invalid", fields=fields)
+
+
+def _refuse_errors(file: ReleaseFile, only_stage: str, number: int, world: World) -> None:
+    """Raise what a dry run would find; all of it, under the code of the first."""
+    found = list(check_release(file, only_stage, world))
+    for stage in chosen_stages(file, only_stage):
+        found.extend(check_stage(file, stage, number, world).findings)
+    errors = [finding for finding in found if finding.severity == "error"]
+    if errors:
+        raise _as_error(errors)
+
+
+def _as_error(errors: list[FindingView]) -> DenvError:
+    fields: dict[str, list[str]] = {}
+    for finding in errors:
+        fields.setdefault(finding.subject, []).append(finding.sentence)
+    detail = "\n".join(f"{finding.subject}: {finding.sentence}" for finding in errors)
+    return ConflictError(detail, code=errors[0].code, fields=fields)
+
+
+def _refuse_nothing(model: Model, file: ReleaseFile, stages: tuple[StageSpec, ...]) -> None:
+    """Refuse a release that every one of its stages runs already."""
+    running = {row.name: row.release for row in Stage.objects.filter(model=model).select_related("release__model")}
+    for stage in stages:
+        release = running.get(stage.name)
+        if release is None:
+            return
+        now = release_file(release)
+        if now.release != file.release or now.stage(stage.name) != stage:
+            return
+    names = " and ".join(f"{stage.name} (release {release.number})" for stage in stages if (release := running[stage.name]))
+    raise ConflictError(f"This is what runs in {names} already; nothing would change.", code="nothing-to-change")
+
+
+def _start(release: Release, file: ReleaseFile, stages: tuple[StageSpec, ...], actor: str, via: str) -> tuple[Rollout, ...]:
+    """One rollout a stage; the first starts at once, each other when the one before it succeeded."""
+    rollouts: list[Rollout] = []
+    for stage in stages:
+        row, _ = Stage.objects.update_or_create(
+            model=release.model,
+            name=stage.name,
+            defaults={"position": file.stages.index(stage), "settings": wire.to_plain(stage)},
+        )
+        after = rollouts[-1] if rollouts else None
+        rollouts.append(rollout_start(stage=row, release=release, actor=actor, via=via, after=after))
+    return tuple(rollouts)
