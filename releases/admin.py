@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.db.models import Model as DjangoModel
@@ -11,7 +11,13 @@ from django.http import HttpRequest
 from releases.models import DryRun, IdempotencyKey, Model, Release, RollbackRequest, Rollout, Stage
 
 
-class ReadOnlyAdmin(admin.ModelAdmin[Any]):
+if TYPE_CHECKING:
+    _ModelAdmin = admin.ModelAdmin[Any]
+else:
+    _ModelAdmin = admin.ModelAdmin  # it is generic for the type checker only
+
+
+class ReadOnlyAdmin(_ModelAdmin):
     """Shows rows and changes none."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
