@@ -18,7 +18,9 @@ class DeepinferAdapter:
     """Runs the option `serve-command`, a server around `deepinfer.LLM` that speaks vLLM's protocol and metric names.
 
     The command may hold `{host} {port} {side_port} {gang_port} {leader_host} {model} {weights} {revision} {role} {engine_type}
-    {rank} {ranks} {gpus} {tensor_parallel} {block_tokens}`. Options in capitals (`DEEPINFER_...`) become environment variables, DeepInfer's own flags.
+    {rank} {ranks} {gpus} {tensor_parallel} {block_tokens}`.
+
+    Options in capitals (`DEEPINFER_...`) become environment variables, which are DeepInfer's own flags.
     """
 
     name = "deepinfer"

@@ -1,0 +1,284 @@
+"""The simulated engine put together: HTTP routes, scheduler, KV pool, side channel, gang."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import orjson
+
+from fleets.domain.hardware import GPUS
+from fleets.domain.timing import kv_transfer_s, memory_fit
+from fleets.domain.types import Faults
+from fleets.engines.sim.answer import Answer, StreamAnswer, WholeAnswer
+from fleets.engines.sim.config import Config
+from fleets.engines.sim.faults import FaultBox
+from fleets.engines.sim.gang import Gang
+from fleets.engines.sim.http import Connection, Reply, Request
+from fleets.engines.sim.metrics import Metrics
+from fleets.engines.sim.openai import Generation, RequestError, read_generation
+from fleets.engines.sim.pool import KvPool
+from fleets.engines.sim.scheduler import Scheduler
+from fleets.engines.sim.sequence import Phase, Sequence
+from fleets.engines.sim.tokens import count
+from fleets.engines.sim.transfer import Fetcher, LeaseBook, SideChannel, remote_from
+
+VERSION = "0.33.0+denv.sim"
+MAX_BLOCKS = 16_384  # of 64 tokens: a million tokens, 8 MB of KV bytes
+
+
+class Engine:
+    """One replica's rank 0."""
+
+    def __init__(self, config: Config, *, on_exit: Callable[[int, str], None]) -> None:
+        self.config = config
+        self.engine_id = config.engine_id or str(uuid.uuid4())
+        self.faults = FaultBox(config.faults)
+        self.metrics = Metrics()
+        self.pool = KvPool(
+            blocks=config.kv_blocks or modelled_blocks(config),
+            block_tokens=config.block_tokens,
+            tensor_parallel=config.tensor_parallel,
+            caching=config.prefix_caching,
+        )
+        self.context_tokens = min(config.shape.context_tokens, self.pool.blocks * config.block_tokens)
+        self.leases = LeaseBook(self.pool, self.metrics, config.lease_s, self._blocks_freed)
+        self.scheduler = Scheduler(
+            config, self.pool, self.faults, self.metrics, clock=time.monotonic, on_fetch=self._on_fetch, on_keep=self._on_keep
+        )
+        self.fetcher = Fetcher(
+            self.pool,
+            self.faults,
+            self.metrics,
+            clock=time.monotonic,
+            modelled_s=self._transfer_s,
+            on_done=self.scheduler.kv_arrived,
+            on_failed=self.scheduler.kv_failed,
+        )
+        self.gang = Gang(
+            replica=config.replica,
+            ranks=config.ranks,
+            heartbeat_s=config.gang_heartbeat_s,
+            on_complete=self._look_if_ready,
+            on_broken=lambda why: on_exit(3, why),
+        )
+        self.loaded = config.faults.start_delay_s <= 0
+        self.draining = False
+        self._created = int(time.time())
+        self._lease_names: dict[Sequence, str] = {}
+        self._ready = asyncio.Event()
+
+    @property
+    def ready(self) -> bool:
+        """Weights are there, and so are all ranks."""
+        return self.loaded and self.gang.complete
+
+    async def start(self) -> None:
+        """Listen on all three ports."""
+        config, loop = self.config, asyncio.get_running_loop()
+        await loop.create_server(lambda: Connection(self.handle), config.host, config.port)
+        await SideChannel(self.engine_id, self.pool, self.leases, self.faults, self.metrics).start(config.host, config.port + 1)
+        await self.gang.start(config.host, config.port + 2)
+        if not self.loaded:
+            loop.call_later(config.faults.start_delay_s, self._weights_loaded)
+        self._look_if_ready()
+
+    async def until_ready(self) -> None:
+        """Return once it can serve."""
+        await self._ready.wait()
+
+    async def drain(self, deadline_s: float) -> None:
+        """Take nothing new, finish what is here, wait for leases; give up at the deadline."""
+        self.draining = True
+        end = time.monotonic() + deadline_s
+        while not (self.scheduler.idle and not len(self.leases)) and time.monotonic() < end:
+            await asyncio.sleep(0.05)
+
+    # ---- HTTP ----
+
+    def handle(self, request: Request, reply: Reply) -> None:
+        """Answer one request."""
+        route = (request.method, request.path)
+        try:
+            if route == ("POST", "/v1/chat/completions"):
+                self._generate(request, reply, chat=True)
+            elif route == ("POST", "/v1/completions"):
+                self._generate(request, reply, chat=False)
+            elif route == ("GET", "/health"):
+                reply.send(200 if self.ready else 503, b"" if self.ready else self._not_ready())
+            elif route == ("GET", "/metrics"):
+                reply.send(200, self._metrics_page(), b"text/plain; version=0.0.4; charset=utf-8")
+            elif route == ("POST", "/sim/faults"):
+                self._set_faults(request)
+                reply.send(200, orjson.dumps(msgspec.to_builtins(self.faults.now)))
+            else:
+                reply.send(200, orjson.dumps(self._document(*route)))
+        except RequestError as error:
+            reply.send(error.status, error.body)
+
+    def _document(self, method: str, path: str) -> dict[str, Any]:
+        if method != "GET":
+            raise RequestError(404 if path.startswith("/v1/") else 405, "Not Found", "NotFoundError")
+        if path == "/v1/models":
+            return {"object": "list", "data": [self._model_card()]}
+        if path == "/version":
+            return {"version": VERSION, "engine_id": self.engine_id, "simulated": True}
+        if path == "/load":
+            return {"server_load": len(self.scheduler.running) + len(self.scheduler.prefilling) + len(self.scheduler.waiting)}
+        if path == "/sim/faults":
+            faults: dict[str, Any] = msgspec.to_builtins(self.faults.now)
+            return faults
+        raise RequestError(404, "Not Found", "NotFoundError")
+
+    def _generate(self, request: Request, reply: Reply, *, chat: bool) -> None:
+        if not self.ready or self.draining:
+            raise RequestError(503, "the engine takes no requests now", "ServiceUnavailableError")
+        fault = self.faults.request_arrives()
+        if fault == "hang":
+            return
+        if fault == "error":
+            raise RequestError(500, "Internal server error: fault", "InternalServerError")
+        want = read_generation(request.body, chat=chat, model=self.config.model, context_tokens=self.context_tokens)
+        name = request.header(b"x-request-id") or uuid.uuid4().hex[:16]
+        answer_id = f"{'chatcmpl' if chat else 'cmpl'}-{name}"
+        kind = StreamAnswer if want.stream else WholeAnswer
+        answer = kind(want, reply, answer_id=answer_id, model=self.config.model, created=int(time.time()))
+        self._submit(answer, want)
+
+    def _submit(self, answer: Answer, want: Generation) -> None:
+        reply, answer.kv_params = answer.reply, self._kv_params
+        reply.on_gone = lambda: self._gone(answer)
+        answer.sequences = [self._sequence(answer, want, index) for index in range(answer.open)]
+        self.metrics.request_n.observe(want.choices)
+        for sequence in answer.sequences:
+            if sequence.remote is not None:
+                self.fetcher.hold(sequence, sequence.remote)
+            elif want.stream:
+                reply.start_stream()
+            self.scheduler.add(sequence)
+
+    def _sequence(self, answer: Answer, want: Generation, index: int) -> Sequence:
+        packed = want.prompts[index // want.choices]
+        kv = want.kv if index == 0 and want.kv else {}  # a handover is for one sequence
+        limit = self.context_tokens - count(packed) if want.max_tokens is None else want.max_tokens
+        sequence = Sequence(
+            sink=answer,
+            packed=packed,
+            block_tokens=self.config.block_tokens,
+            max_tokens=limit,
+            limited=want.max_tokens is not None,
+            min_tokens=want.min_tokens,
+            ignore_eos=want.ignore_eos,
+            choice=index,
+            keep_kv=kv.get("do_remote_decode") is True,
+            remote=remote_from(kv) if kv.get("do_remote_prefill") is True else None,
+        )
+        if sequence.keep_kv:
+            middle = "" if want.chat else "-0"
+            self._lease_names[sequence] = f"{answer.id}{middle}-{uuid.uuid4().hex[:8]}"
+        return sequence
+
+    def _gone(self, answer: Answer) -> None:
+        for sequence in answer.sequences:
+            self.fetcher.drop(sequence)
+            self.scheduler.abort(sequence)
+            self._lease_names.pop(sequence, None)
+
+    # ---- the KV's journey ----
+
+    def _on_fetch(self, sequence: Sequence) -> None:
+        self.fetcher.placed(sequence)
+
+    def _on_keep(self, sequence: Sequence) -> None:
+        self.leases.keep(self._lease_names.pop(sequence), sequence.blocks)
+
+    def _blocks_freed(self) -> None:
+        self.scheduler.wake()
+
+    def _kv_params(self, sequence: Sequence) -> dict[str, Any] | None:
+        """What a router passes on to decode, word for word as vLLM's NixlConnector says it."""
+        if not sequence.keep_kv:
+            return None
+        blocks = sequence.blocks[: -(-sequence.prompt_tokens // self.config.block_tokens)]
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_block_ids": [blocks],
+            "remote_engine_id": self.engine_id,
+            "remote_request_id": self._lease_names[sequence],
+            "remote_host": self.config.host,
+            "remote_port": self.config.port + 1,
+            "tp_size": self.config.tensor_parallel,
+            "dcp_size": 1,
+            "pp_size": 1,
+            "remote_num_tokens": sequence.prompt_tokens,
+            "remote_blocks_expiry_time": None,
+            "transfer_mode": "pull",
+            "remote_prefill_cached_tokens": sequence.cached,
+        }
+
+    def _transfer_s(self, tokens: int) -> float:
+        """How long the true bytes of so many tokens travel."""
+        config = self.config
+        return kv_transfer_s(tokens * config.shape.kv_bytes_per_token, GPUS[config.gpu_kind], config.same_domain) / config.speed
+
+    # ---- small things ----
+
+    def _weights_loaded(self) -> None:
+        self.loaded = True
+        self._look_if_ready()
+
+    def _look_if_ready(self) -> None:
+        if self.ready:
+            self._ready.set()
+
+    def _not_ready(self) -> bytes:
+        waiting = "weights are loading" if not self.loaded else f"{self.gang.missing} of {self.config.ranks} ranks are missing"
+        return orjson.dumps({"status": "starting", "detail": waiting})
+
+    def _set_faults(self, request: Request) -> None:
+        try:
+            values = msgspec.to_builtins(self.faults.now) | orjson.loads(request.body or b"{}")
+            self.faults.replace(msgspec.convert(values, type=Faults, strict=False))
+        except (orjson.JSONDecodeError, msgspec.ValidationError, TypeError) as error:
+            raise RequestError(400, f"these are no faults: {error}") from error
+
+    def _metrics_page(self) -> bytes:
+        scheduler = self.scheduler
+        remote = sum(1 for sequence in scheduler.waiting if sequence.remote is not None and sequence.phase is Phase.WAITING)
+        gauges = {
+            "running": len(scheduler.running) + len(scheduler.prefilling),
+            "waiting": len(scheduler.waiting) - remote,
+            "deferred": remote + scheduler.fetching,
+            "fetching": scheduler.fetching,
+            "kv_use": self.pool.use_ratio,
+        }
+        info = {
+            "engine": "0",
+            "block_size": str(self.config.block_tokens),
+            "num_gpu_blocks": str(self.pool.blocks),
+            "enable_prefix_caching": str(self.config.prefix_caching),
+        }
+        return self.metrics.render(self.config.model, gauges, info)
+
+    def _model_card(self) -> dict[str, Any]:
+        return {
+            "id": self.config.model,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "denv",
+            "root": self.config.model,
+            "parent": None,
+            "max_model_len": self.context_tokens,
+            "permission": [],
+        }
+
+
+def modelled_blocks(config: Config) -> int:
+    """Blocks that the GPUs' memory would hold, up to what a laptop should give one engine."""
+    fit = memory_fit(config.shape, GPUS[config.gpu_kind], config.gpus, role=config.role)
+    return max(1, min(MAX_BLOCKS, fit.kv_tokens // config.block_tokens))
