@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 
-urlpatterns: list[URLPattern] = []
+from fleets.api import program_views
+
+urlpatterns: list[URLPattern] = [
+    path("agent/v1/join", program_views.join),
+    path("agent/v1/sync", program_views.sync),
+    path("router/v1/table", program_views.table),
+    path("router/v1/report", program_views.router_report),
+]

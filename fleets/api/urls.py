@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 
-urlpatterns: list[URLPattern] = []
+from fleets.api.views import FleetDetailView, FleetListView
+
+urlpatterns: list[URLPattern] = [
+    path("fleets", FleetListView.as_view()),
+    path("fleets/<str:name>", FleetDetailView.as_view()),
+]

@@ -16,6 +16,7 @@ class NodeRoom:
     gpus: int
     usable: bool
     free: list[int]
+    unfit: frozenset[int] = frozenset()
 
     @property
     def room(self) -> int:
@@ -60,7 +61,7 @@ class FleetRoom:
         for rank in (rank for replica in placement.replicas for rank in replica.ranks):
             found = self.node(rank.node)
             if found:
-                self._set(found, sorted({*found[1].free, *rank.gpus} & set(range(found[1].gpus))))
+                self._set(found, sorted(({*found[1].free, *rank.gpus} & set(range(found[1].gpus))) - found[1].unfit))
 
     @staticmethod
     def _set(found: tuple[DomainRoom, NodeRoom], free: list[int]) -> None:
@@ -70,17 +71,20 @@ class FleetRoom:
         domain.free += node.room - before
 
 
-def room_of(fleet: FleetView, freed: Iterable[UnitPlacement] = ()) -> FleetRoom:
-    """A working copy of a fleet, with `freed` given back already."""
+def room_of(fleet: FleetView, freed: Iterable[UnitPlacement] = (), taken: Iterable[UnitPlacement] = ()) -> FleetRoom:
+    """A working copy of a fleet, with `freed` given back and `taken` held already."""
     room = FleetRoom(name=fleet.name, spans_nodes=fleet.fabric_spans_nodes, domains=[_domain_room(domain) for domain in fleet.domains])
     for placement in freed:
         if placement.fleet == fleet.name:
             room.give_back(placement)
+    for placement in taken:
+        if placement.fleet == fleet.name:
+            room.take(placement)
     return room
 
 
 def _domain_room(domain: DomainView) -> DomainRoom:
-    nodes = [NodeRoom(node.name, node.gpus, node.usable, list(node.free)) for node in domain.nodes]
+    nodes = [NodeRoom(node.name, node.gpus, node.usable, list(node.free), frozenset(node.unfit)) for node in domain.nodes]
     return DomainRoom(domain.name, domain.size, sum(node.room for node in nodes), nodes)
 
 

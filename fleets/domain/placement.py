@@ -29,23 +29,34 @@ class _Want:
 
 
 def place_unit(
-    spec: UnitSpec, fleets: Sequence[FleetView], *, freed: Iterable[UnitPlacement] = (), elsewhere: Sequence[FleetView] = ()
+    spec: UnitSpec,
+    fleets: Sequence[FleetView],
+    *,
+    freed: Iterable[UnitPlacement] = (),
+    taken: Iterable[UnitPlacement] = (),
+    elsewhere: Sequence[FleetView] = (),
 ) -> UnitPlacement | Refusal:
     """Place one serving unit in the first of `fleets` (in order of preference) that takes it.
 
-    `freed` are placements that will have ended by then. A refusal is the first fleet's, with those of the others in
-    `also`; `elsewhere` are further fleets that it may name as fitting.
+    `freed` are placements that will have ended by then, `taken` those that will have been made. A refusal is the first
+    fleet's, with those of the others in `also`; `elsewhere` are further fleets that it may name as fitting.
     """
-    placed = place_units(spec, 1, fleets, freed=freed, elsewhere=elsewhere)
+    placed = place_units(spec, 1, fleets, freed=freed, taken=taken, elsewhere=elsewhere)
     return placed if isinstance(placed, Refusal) else placed[0]
 
 
 def place_units(
-    spec: UnitSpec, count: int, fleets: Sequence[FleetView], *, freed: Iterable[UnitPlacement] = (), elsewhere: Sequence[FleetView] = ()
+    spec: UnitSpec,
+    count: int,
+    fleets: Sequence[FleetView],
+    *,
+    freed: Iterable[UnitPlacement] = (),
+    taken: Iterable[UnitPlacement] = (),
+    elsewhere: Sequence[FleetView] = (),
 ) -> tuple[UnitPlacement, ...] | Refusal:
     """Place `count` equal serving units beside each other; all of them, or a refusal whose `placed` are those that fit."""
-    freed = tuple(freed)
-    rooms = [room_of(fleet, freed) for fleet in fleets]
+    freed, taken = tuple(freed), tuple(taken)
+    rooms = [room_of(fleet, freed, taken) for fleet in fleets]
     placed: list[UnitPlacement] = []
     while len(placed) < count:
         placement = next((found for room in rooms if (found := _place(spec, room))), None)

@@ -143,6 +143,7 @@ class NodeView:
     free: tuple[int, ...]
     state: NodeState = NodeState.READY
     cordoned: bool = False
+    unfit: tuple[int, ...] = ()  # broken, or held by processes that are not denv's: not to be given out when they come free
 
     @property
     def usable(self) -> bool:

@@ -75,9 +75,9 @@ def fleet_views(*, names: Sequence[str] | None = None) -> tuple[FleetView, ...]:
 
 
 def _node_view(node: Node, claimed: set[int]) -> NodeView:
-    taken = claimed | unfit_gpus(node).keys() if node.gpu_reports else claimed
-    free = tuple(index for index in range(node.gpus) if index not in taken)
-    return NodeView(node.name, node.gpus, free, NodeState(node.state), node.cordoned)
+    unfit = tuple(sorted(unfit_gpus(node))) if node.gpu_reports else ()
+    free = tuple(index for index in range(node.gpus) if index not in claimed and index not in unfit)
+    return NodeView(node.name, node.gpus, free, NodeState(node.state), node.cordoned, unfit)
 
 
 def fleet_maps(*, names: Sequence[str] | None = None) -> tuple[FleetMap, ...]:

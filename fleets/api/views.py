@@ -1,0 +1,45 @@
+"""Fleets over REST."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from drf_spectacular.utils import extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from denvweb.api import schema_of
+from denvweb.core import wire
+from denvweb.core.errors import NotFoundError
+from fleets.domain.views import FleetMap
+from fleets.selectors import fleet_maps
+
+
+@dataclass(frozen=True, slots=True)
+class FleetMapPage:
+    """All fleets."""
+
+    results: tuple[FleetMap, ...]
+    next: str | None = None
+
+
+class FleetListView(APIView):
+    """All fleets."""
+
+    @extend_schema(operation_id="fleets_list", responses=schema_of(FleetMapPage))
+    def get(self, request: Request) -> Response:
+        """Every fleet as a map of its GPUs."""
+        return Response(wire.to_plain(FleetMapPage(fleet_maps())))
+
+
+class FleetDetailView(APIView):
+    """One fleet."""
+
+    @extend_schema(operation_id="fleets_retrieve", responses=schema_of(FleetMap))
+    def get(self, request: Request, name: str) -> Response:
+        """One fleet as a map of its GPUs."""
+        found = fleet_maps(names=[name])
+        if not found:
+            raise NotFoundError(f"There is no fleet {name}.", code="fleet-unknown")
+        return Response(wire.to_plain(found[0]))

@@ -1,0 +1,104 @@
+"""What one unit needs, from its rows alone: decided without a write, so that it can be decided twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from fleets.domain.gang import DRAIN_DEADLINE_S, HOLD_DEADLINE_S, START_DEADLINE_S, gang_complete
+from fleets.domain.types import NodeState, PoolSpec, RankDesired, RankState, UnitSpec
+from fleets.domain.views import ReplicaState
+from fleets.models import Replica, Unit
+from fleets.selectors.rows import current, facts_of, state_of
+
+
+@dataclass(slots=True)
+class Needs:
+    """What is to be done for one unit."""
+
+    start: list[Replica] = field(default_factory=list)  # gangs that are complete
+    replace: list[tuple[Replica, str]] = field(default_factory=list)  # and why
+    surplus: list[Replica] = field(default_factory=list)
+    missing: list[tuple[PoolSpec, int]] = field(default_factory=list)  # pool and ordinal of replicas to make
+    leaving: bool = False  # replicas on their way out still hold GPUs that will come free
+    failed: str = ""  # why it cannot heal by itself
+    stop: bool = False  # its drain is over time
+    bury: bool = False  # something of it has stopped
+
+    def anything(self, said: str) -> bool:
+        """Whether there is anything to do; `said` is what the unit says so far of why it fails."""
+        return bool(self.start or self.replace or self.surplus or self.missing or self.stop or self.bury or self.failed != said)
+
+
+def look_at(unit: Unit, spec: UnitSpec, now: datetime) -> Needs:
+    """What the unit needs now; its replicas, ranks and nodes must be loaded."""
+    needs = Needs()
+    replicas = list(unit.replicas.all())
+    for replica in replicas:
+        if replica.desired == RankDesired.STOP:
+            _look_at_leaving(replica, needs)
+    if unit.desired in (Unit.Desired.STOP, Unit.Desired.GONE):
+        over = not replicas if unit.desired == Unit.Desired.GONE else not any(_answers(replica) for replica in replicas)
+        needs.bury = needs.bury or over
+        needs.failed = unit.failed
+    elif unit.desired == Unit.Desired.DRAIN:
+        needs.stop = (now - unit.desired_at).total_seconds() >= DRAIN_DEADLINE_S
+        needs.failed = unit.failed
+    else:
+        for pool in spec.pools:
+            _look_at_pool(unit, pool, needs, now)
+    return needs
+
+
+def _answers(replica: Replica) -> bool:
+    """Whether something of it may still run on a node that reports."""
+    return any(rank.state != RankState.STOPPED and rank.node.state != NodeState.LOST for rank in replica.ranks.all())
+
+
+def _look_at_leaving(replica: Replica, needs: Needs) -> None:
+    if any(rank.state == RankState.STOPPED for rank in replica.ranks.all()):
+        needs.bury = True
+    if _answers(replica):
+        needs.leaving = True
+
+
+def _look_at_pool(unit: Unit, pool: PoolSpec, needs: Needs, now: datetime) -> None:
+    wanted = range(pool.replicas)
+    here: dict[int, Replica] = {}
+    for replica in current(unit, pool):
+        if replica.ordinal in wanted and replica.ordinal not in here:
+            here[replica.ordinal] = replica
+        else:
+            needs.surplus.append(replica)
+    for ordinal in wanted:
+        if ordinal in here:
+            _look_at_replica(here[ordinal], needs, now)
+        else:
+            needs.missing.append((pool, ordinal))
+
+
+def _look_at_replica(replica: Replica, needs: Needs, now: datetime) -> None:
+    state = state_of(replica)
+    name, said = f"{replica.role} {replica.ordinal + 1}", _said(replica)
+    waited_s = (now - replica.desired_at).total_seconds()
+    if state is ReplicaState.UNKNOWN:
+        nodes = ", ".join(rank.node_id for rank in replica.ranks.all() if rank.node.state == NodeState.LOST)
+        needs.replace.append((replica, f"{name}: {nodes} lost"))
+    elif state is ReplicaState.GONE:
+        needs.replace.append((replica, f"{name} ended by itself{said}"))
+    elif state is ReplicaState.FAILED and replica.ready_at is not None:
+        needs.replace.append((replica, f"{name} served before, and now gave up{said}"))
+    elif state is ReplicaState.FAILED:  # it never served: another copy of it would not either
+        needs.failed = f"{name} gave up before it was ever ready{said}"
+    elif replica.desired == RankDesired.HOLD and gang_complete(facts_of(list(replica.ranks.all()))):
+        needs.start.append(replica)
+    elif replica.desired == RankDesired.HOLD and waited_s >= HOLD_DEADLINE_S:
+        nodes = ", ".join(rank.node_id for rank in replica.ranks.all() if rank.state is None)
+        needs.failed = f"{name} waits for {nodes} to take up its rank, for over {HOLD_DEADLINE_S:.0f} s"
+    elif state is not ReplicaState.READY and replica.ready_at is None and waited_s >= START_DEADLINE_S:
+        needs.failed = f"{name} was not ready within {START_DEADLINE_S:.0f} s{said}"
+
+
+def _said(replica: Replica) -> str:
+    found = next((rank for rank in replica.ranks.all() if rank.detail and rank.state != RankState.READY), None)
+    return f" ({found.node_id}: {found.detail})" if found else ""

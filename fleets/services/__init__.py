@@ -1,0 +1,22 @@
+"""Changes to fleets. Each runs in its caller's transaction, and pokes once that is committed."""
+
+from fleets.services.nodes import join_token_create, node_cordon, nodes_join
+from fleets.services.reports import report_take
+from fleets.services.routers import router_report_take
+from fleets.services.routing import routing_set
+from fleets.services.units import unit_create, unit_drain, unit_request_probe, unit_retarget, unit_set_routable, unit_stop
+
+__all__ = [
+    "join_token_create",
+    "node_cordon",
+    "nodes_join",
+    "report_take",
+    "router_report_take",
+    "routing_set",
+    "unit_create",
+    "unit_drain",
+    "unit_request_probe",
+    "unit_retarget",
+    "unit_set_routable",
+    "unit_stop",
+]

@@ -1,0 +1,143 @@
+"""Nodes come in: join tokens, joining, cordons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.utils import timezone
+
+from denvweb.core.errors import ConflictError, ForbiddenError, InvalidError, NotFoundError
+from denvweb.core.ids import Credential, new_credential, parse_credential, secret_matches
+from fleets.domain.protocol import JoinReply, JoinRequest, NodeFacts
+from fleets.models import Domain, Fleet, JoinToken, NextGeneration, Node
+from fleets.services.launch import PORTS_A_RANK
+from metrics.services import event_append
+
+_FACTS = ["gpus", "host", "port_base", "port_count", "simulated", "agent_version"]
+
+
+def join_token_create(*, fleet: str, created_by: str, ttl_s: float = 3600) -> str:
+    """A token that lets one agent process join its nodes to a fleet, once and within `ttl_s`; it cannot be read again."""
+    credential = new_credential("join")
+    expires_at = timezone.now() + timedelta(seconds=ttl_s)
+    JoinToken.objects.create(
+        id=credential.id, secret_hash=credential.secret_hash, fleet=fleet, created_by=created_by, expires_at=expires_at
+    )
+    return credential.text
+
+
+@transaction.atomic
+def nodes_join(*, request: JoinRequest, now: datetime | None = None) -> JoinReply:
+    """Trade a join token for a credential of each node. A node that is known already gets a new one, and its old one ends."""
+    now = now or timezone.now()
+    fleet_name = _token_use(request.token, now)
+    _check(request.nodes, fleet_name)
+    fleet = _fleet(request.nodes[0])
+    _refuse_strangers(fleet, request.nodes)
+    for name in sorted({f"{fleet.name}/{facts.domain}" for facts in request.nodes}):
+        Domain.objects.get_or_create(name=name, defaults={"fleet": fleet})
+    credentials = {facts.name: new_credential("node") for facts in request.nodes}
+    Node.objects.bulk_create(
+        [_node(facts, credentials[facts.name], now) for facts in sorted(request.nodes, key=lambda facts: facts.name)],
+        update_conflicts=True,
+        unique_fields=["name"],
+        update_fields=["domain", *_FACTS, "credential_id", "secret_hash", "boot", "joined_at"],
+    )
+    Node.objects.filter(name__in=credentials).update(generation=NextGeneration())
+    many = f"{len(credentials)} nodes" if len(credentials) > 1 else f"node {request.nodes[0].name}"
+    event_append(kind="node.joined", sentence=f"{many} joined fleet {fleet.name}", fleet=fleet.name)
+    return JoinReply({name: credential.text for name, credential in credentials.items()})
+
+
+def _token_use(text: str, now: datetime) -> str:
+    """The token's fleet; the token is used up, unless the transaction fails."""
+    credential = parse_credential(text)
+    token = JoinToken.objects.filter(id=credential.id).first() if credential else None
+    if credential is None or token is None or not secret_matches(credential.secret, token.secret_hash):
+        raise ForbiddenError("This join token is unknown; make one with `denv nodes token FLEET`.", code="join-token-unknown")
+    if token.expires_at <= now:
+        raise ForbiddenError(f"This join token ended at {token.expires_at:%H:%M:%S} UTC; make a new one.", code="join-token-expired")
+    if not JoinToken.objects.filter(id=token.id, used_at=None).update(used_at=now):
+        raise ForbiddenError("This join token was used before, and a token joins once; make a new one.", code="join-token-used")
+    return token.fleet
+
+
+def _check(nodes: Sequence[NodeFacts], fleet: str) -> None:
+    if not nodes:
+        raise InvalidError("A join needs at least one node.", code="no-nodes")
+    problems: dict[str, list[str]] = {}
+    for number, facts in enumerate(nodes):
+        said = []
+        if facts.fleet != fleet:
+            said.append(f"{facts.name} is of fleet {facts.fleet}, but the token is for {fleet}")
+        if not facts.name or not facts.domain or not facts.host:
+            said.append("a node needs a name, a domain and a host")
+        if facts.gpus < 1:
+            said.append(f"{facts.name} has {facts.gpus} GPUs; it must be at least 1")
+        if facts.port_count < PORTS_A_RANK or not 0 < facts.port_base <= 65_536 - facts.port_count:
+            said.append(f"{facts.name} has {facts.port_count} ports from {facts.port_base}; at least {PORTS_A_RANK} up to 65535 are needed")
+        if facts.gpu_kind != nodes[0].gpu_kind:
+            said.append(f"{facts.name} has {facts.gpu_kind} and {nodes[0].name} has {nodes[0].gpu_kind}; a fleet has one GPU kind")
+        if said:
+            problems[f"nodes.{number}"] = said
+    if len({facts.name for facts in nodes}) < len(nodes):
+        problems["nodes"] = ["two of them have one name"]
+    if problems:
+        raise InvalidError(next(iter(problems.values()))[0] + ".", code="bad-nodes", fields=problems)
+
+
+def _fleet(facts: NodeFacts) -> Fleet:
+    defaults = {"gpu_kind": facts.gpu_kind, "fabric_spans_nodes": facts.fabric_spans_nodes, "simulated": facts.simulated}
+    fleet, _ = Fleet.objects.get_or_create(name=facts.fleet, defaults=defaults)
+    if fleet.gpu_kind != facts.gpu_kind:
+        raise InvalidError(f"Fleet {fleet.name} has {fleet.gpu_kind}; {facts.name} has {facts.gpu_kind}.", code="gpu-kind-mismatch")
+    if fleet.simulated != facts.simulated:
+        kinds = ("simulated", "real") if fleet.simulated else ("real", "simulated")
+        raise InvalidError(f"Fleet {fleet.name} is {kinds[0]}; {facts.name} is {kinds[1]}.", code="simulated-mismatch")
+    return fleet
+
+
+def _refuse_strangers(fleet: Fleet, nodes: Sequence[NodeFacts]) -> None:
+    """A node of another fleet keeps its name and its place: its GPUs may be in use there."""
+    names = [facts.name for facts in nodes]
+    stranger = Node.objects.filter(name__in=names).exclude(domain__fleet=fleet).select_related("domain").first()
+    if stranger is not None:
+        raise ConflictError(f"There is a node {stranger.name} in fleet {stranger.domain.fleet_id} already.", code="node-elsewhere")
+
+
+def _node(facts: NodeFacts, credential: Credential, now: datetime) -> Node:
+    return Node(
+        name=facts.name,
+        domain_id=f"{facts.fleet}/{facts.domain}",
+        credential_id=credential.id,
+        secret_hash=credential.secret_hash,
+        joined_at=now,
+        **{name: getattr(facts, name) for name in _FACTS},
+    )
+
+
+def node_authenticate(*, credential: str) -> Node:
+    """The node behind a credential; ForbiddenError when there is none."""
+    parsed = parse_credential(credential)
+    node = Node.objects.filter(credential_id=parsed.id).first() if parsed else None
+    if parsed is None or node is None or not secret_matches(parsed.secret, node.secret_hash):
+        raise ForbiddenError(
+            "This node credential is unknown or was replaced; join again with a new token.", code="node-credential-unknown"
+        )
+    return node
+
+
+@transaction.atomic
+def node_cordon(*, node: str, cordoned: bool, actor: str, via: str) -> None:
+    """Have a node take no new ranks, or take them again; what runs there goes on."""
+    row = Node.objects.select_for_update(no_key=True).filter(name=node).select_related("domain").first()
+    if row is None:
+        raise NotFoundError(f"There is no node {node}.")
+    if row.cordoned == cordoned:
+        return
+    Node.objects.filter(name=node).update(cordoned=cordoned)
+    what = "is cordoned: it takes nothing new" if cordoned else "takes new ranks again"
+    kind = "node.cordoned" if cordoned else "node.uncordoned"
+    event_append(kind=kind, sentence=f"node {node} {what}", actor=actor, via=via, fleet=row.domain.fleet_id)

@@ -1,0 +1,192 @@
+"""What agents report. Most reports say nothing new, and cost two reads and one write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from denvweb.core import wire
+from denvweb.core.errors import ConflictError, ForbiddenError
+from denvweb.wake import wake
+from fleets.domain.gang import gang_complete
+from fleets.domain.lease import SECOND_BOOT_WITHIN_S
+from fleets.domain.protocol import AgentReport, NodeFacts, NodeSnapshot, RankReport
+from fleets.domain.types import NodeState, RankDesired, RankState
+from fleets.domain.views import ReplicaState
+from fleets.models import Node, Rank, Replica, Unit
+from fleets.selectors.rows import facts_of, state_of
+from fleets.selectors.snapshot import node_snapshot
+from fleets.services.burial import replica_bury, unit_bury
+from fleets.services.launch import gang_start
+from fleets.services.nodes import node_authenticate
+from fleets.services.routing import stage_lock, table_refresh
+from metrics.services import event_append
+
+_DETAIL_MAX = 4000  # characters: a dead rank's last log lines, not its log
+_LIVE_FACTS = ("host", "port_base", "port_count", "agent_version")  # those that may change without joining again
+
+
+@dataclass(slots=True)
+class _News:
+    """What a report changes. `turned` ranks changed in a way that others must know of."""
+
+    told: list[Rank] = field(default_factory=list)
+    turned: list[Rank] = field(default_factory=list)
+    node: dict[str, Any] = field(default_factory=dict)
+    moved: bool = False  # the node's own state or place changed
+
+    @property
+    def matters(self) -> bool:
+        """Whether more than figures changed."""
+        return bool(self.turned) or self.moved
+
+
+def report_take(*, credential: str, report: AgentReport, now: datetime | None = None) -> NodeSnapshot:
+    """Take a node's report, and answer with what it should run.
+
+    Raises ForbiddenError for an unknown credential or another node's report, ConflictError `second-agent` when another
+    agent process reported under this node's name within the last 10 s.
+    """
+    now = now or timezone.now()
+    node = node_authenticate(credential=credential)
+    if report.node != node.name:
+        raise ForbiddenError(f"This credential is {node.name}'s; it may not report for {report.node}.", code="other-node")
+    _refuse_second(node, report, now)
+    news = _compare(node, report, now)
+    generation = node.generation
+    if news.matters:
+        with transaction.atomic():
+            _apply(node, report, news, now)
+        generation = Node.objects.values_list("generation", flat=True).get(name=node.name)
+    else:
+        _tell(news.told)
+        _beat(node, report, news, now)
+    if report.observed_generation == generation:
+        return NodeSnapshot(node=node.name, generation=generation, unchanged=True)
+    return node_snapshot(node=node.name)
+
+
+def _refuse_second(node: Node, report: AgentReport, now: datetime) -> None:
+    if not node.boot or report.boot == node.boot or node.last_report_at is None:
+        return
+    ago_s = (now - node.last_report_at).total_seconds()
+    if ago_s < SECOND_BOOT_WITHIN_S:
+        raise ConflictError(
+            f"Another agent process reported as {node.name} {ago_s:.1f} s ago; this one may take over {SECOND_BOOT_WITHIN_S:.0f} s after "
+            "the other's last report.",
+            code="second-agent",
+        )
+
+
+def _compare(node: Node, report: AgentReport, now: datetime) -> _News:
+    news = _News()
+    if node.state != NodeState.READY:
+        news.node["state"], news.moved = NodeState.READY, True
+    plain = [wire.to_plain(gpu) for gpu in report.gpus if not gpu.healthy or gpu.foreign_bytes]
+    if plain != node.gpu_reports:
+        news.node["gpu_reports"] = plain
+    if report.facts is not None:
+        _compare_facts(node, report.facts, news)
+    said = {rank.rank_id: rank for rank in report.ranks}
+    for rank in Rank.objects.filter(node_id=node.name):
+        if rank.id in said:
+            _compare_rank(rank, said[rank.id], news, now)
+        elif report.observed_generation >= node.generation:
+            _miss_rank(rank, news, now)
+    return news
+
+
+def _compare_facts(node: Node, facts: NodeFacts, news: _News) -> None:
+    for name in _LIVE_FACTS:
+        if getattr(facts, name) != getattr(node, name):
+            news.node[name], news.moved = getattr(facts, name), True
+
+
+def _compare_rank(rank: Rank, said: RankReport, news: _News, now: datetime) -> None:
+    turned = (rank.state, rank.engine_id) != (said.state, said.engine_id)
+    detail = said.detail[-_DETAIL_MAX:]
+    if not turned and (rank.detail, rank.restarts, rank.pid, rank.gauges) == (detail, said.restarts, said.pid, said.gauges):
+        return
+    if rank.state != said.state:
+        rank.state, rank.state_at = said.state.value, now - timedelta(seconds=min(max(0.0, said.since_s), 86_400.0))
+    rank.engine_id, rank.detail, rank.restarts, rank.pid, rank.gauges = said.engine_id, detail, said.restarts, said.pid, said.gauges
+    news.told.append(rank)
+    if turned:
+        news.turned.append(rank)
+
+
+def _miss_rank(rank: Rank, news: _News, now: datetime) -> None:
+    """The agent acted on the newest snapshot and has no such rank: nothing of it runs there."""
+    rank.state, rank.state_at, rank.pid, rank.engine_id, rank.gauges = None, now, 0, "", {}
+    news.told.append(rank)
+    news.turned.append(rank)
+
+
+def _tell(ranks: Sequence[Rank]) -> None:
+    if ranks:
+        Rank.objects.bulk_update(ranks, ["state", "state_at", "engine_id", "detail", "restarts", "pid", "gauges"])
+
+
+def _beat(node: Node, report: AgentReport, news: _News, now: datetime) -> None:
+    """Renew the node's lease: one UPDATE, lost if another agent process or another join came in between."""
+    renewed = Node.objects.filter(name=node.name, boot=node.boot, credential_id=node.credential_id).update(
+        last_report_at=now,
+        boot=report.boot,
+        observed_generation=report.observed_generation,
+        clock_skew_s=report.clock_at - now.timestamp(),
+        **news.node,
+    )
+    if not renewed:
+        raise ConflictError(f"Another agent process reported as {node.name} just now.", code="second-agent")
+
+
+def _apply(node: Node, report: AgentReport, news: _News, now: datetime) -> None:
+    touched = (
+        Unit.objects.filter(replicas__ranks__node_id=node.name) if news.moved else Unit.objects.filter(replicas__ranks__in=news.turned)
+    )
+    stages = sorted(set(touched.values_list("stage", flat=True)))
+    for stage in stages:
+        stage_lock(stage=stage)
+    _beat(node, report, news, now)
+    _tell(news.told)
+    _react(news.turned, now)
+    for stage in stages:
+        table_refresh(stage=stage)
+    if news.moved and node.state == NodeState.LOST:
+        fleet = node.domain.fleet_id
+        event_append(kind="node.back", sentence=f"node {node.name} reports again", fleet=fleet)
+        wake("fleets.reconcile")
+
+
+def _react(turned: Sequence[Rank], now: datetime) -> None:
+    """What follows at once from ranks that turned: gangs start, stopped replicas go, rollouts look again."""
+    replicas = Replica.objects.filter(ranks__in=turned).distinct().select_related("unit").prefetch_related("ranks__node")
+    for replica in replicas:
+        state = state_of(replica)
+        ranks = list(replica.ranks.all())
+        if replica.desired == RankDesired.HOLD and gang_complete(facts_of(ranks)):
+            gang_start(replica=replica, now=now)
+        elif state is ReplicaState.READY and replica.ready_at is None:
+            Replica.objects.filter(id=replica.id).update(ready_at=now)
+        elif replica.desired == RankDesired.STOP:
+            _end_missing(ranks)
+            if replica_bury(replica=replica):
+                unit_bury(unit=replica.unit)
+                wake("fleets.reconcile")
+        if state in (ReplicaState.READY, ReplicaState.GONE, ReplicaState.FAILED):
+            wake("releases.reconcile")
+        if state is ReplicaState.FAILED:
+            wake("fleets.reconcile")
+
+
+def _end_missing(ranks: Sequence[Rank]) -> None:
+    """Ranks that should stop, and that their agents say they do not have, have stopped."""
+    for rank in ranks:
+        if rank.state is None and rank.node.observed_generation >= rank.node.generation:
+            rank.state = RankState.STOPPED
+            Rank.objects.filter(id=rank.id).update(state=RankState.STOPPED)
