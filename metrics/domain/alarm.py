@@ -20,6 +20,7 @@ from math import log
 from denvweb.core.units import parse_duration_s, parse_ratio
 from metrics.domain.types import AlarmCount, AlarmSpec
 
+NOTHING = AlarmCount()
 ERROR_RATE = "error-rate"
 ITL = "itl"
 _TIMED = ("ttft", "queue", "kv-transfer", "e2e")  # in the order of `AlarmCounter.request`'s values

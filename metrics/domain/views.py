@@ -98,6 +98,7 @@ class AlarmVerdict:
     relative_evidence: float | None = None  # that the canary is worse than the baseline; None without a baseline
     fresh: bool = True  # figures came in lately
     sentence: str = ""
+    at_once: bool = False  # errors plainly over 20%: reason enough without a baseline and without waiting
 
 
 @dataclass(frozen=True, slots=True)

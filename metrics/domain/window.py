@@ -42,6 +42,13 @@ class Figures:
     alarms: dict[str, AlarmCount] = field(default_factory=dict)
     histograms: dict[str, Histogram] = field(default_factory=dict)
 
+    def add(self, other: Figures) -> None:
+        """Add other sums."""
+        self.add_counters(other.counters)
+        self.add_alarms(other.alarms)
+        for metric, histogram in other.histograms.items():
+            self.histogram(metric).merge(histogram)
+
     def add_counters(self, counters: Mapping[str, int]) -> None:
         """Add counts by name."""
         mine = self.counters

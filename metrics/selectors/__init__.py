@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from metrics.selectors.figures import alarm_values, metrics_view
+from metrics.selectors.frames import frame_view
 from metrics.selectors.journal import events_after, events_view, latest_seq
 
-__all__ = ["events_after", "events_view", "latest_seq"]
+__all__ = ["alarm_values", "events_after", "events_view", "frame_view", "latest_seq", "metrics_view"]

@@ -1,0 +1,93 @@
+"""Figures of a stage over the last seconds: by release, by unit, and the value beside each alarm."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from denvweb.core.errors import InvalidError
+from metrics.domain.alarm import ERROR_RATE
+from metrics.domain.figures import GROUPINGS, TOTAL, gauge_sum, group_of, group_order, group_view, ratio, with_route
+from metrics.domain.types import AlarmSpec
+from metrics.domain.views import MetricsView
+from metrics.domain.window import Figures
+from metrics.models import WINDOW_S, GaugeWindow
+from metrics.selectors.windows import floor_to, users_windows
+
+_GAUGES_NEW = timedelta(seconds=30)
+
+
+def check_grouping(by: str) -> None:
+    """InvalidError for a grouping that there is not."""
+    if by not in GROUPINGS:
+        raise InvalidError(f"figures are grouped by {', '.join(GROUPINGS)}, not by `{by}`", fields={"by": ["not a grouping"]})
+
+
+def metrics_view(*, stage: str, span_s: float, by: str = "release", now: datetime) -> MetricsView:
+    """Users' requests of the last `span_s` seconds, from the start of the 10 s window that far back until now."""
+    check_grouping(by)
+    begin = floor_to(now - timedelta(seconds=span_s), WINDOW_S)
+    seconds = max(1.0, (now - begin).total_seconds())
+    groups: dict[str, Figures] = defaultdict(Figures)
+    units: dict[str, set[str]] = defaultdict(set)
+    rows = users_windows(stage=stage, begin=begin, end=now).values_list(
+        "unit", "prefill_release", "decode_release", "route", "counters", "histograms"
+    )
+    for unit, prefill, decode, route, counters, histograms in rows.iterator():
+        group = group_of(by, unit=unit, prefill_release=prefill, decode_release=decode)
+        groups[group].add_kept(with_route(counters, route), {}, histograms)
+        units[group].add(unit)
+    total = Figures()
+    for figures in groups.values():
+        total.add(figures)
+    gauges = gauges_newest(stage=stage, now=now)
+    return MetricsView(
+        stage=stage,
+        at=now,
+        span_s=seconds,
+        by=by,
+        groups=tuple(
+            group_view(group, groups[group], _gauges_of(gauges, units[group]), seconds) for group in sorted(groups, key=group_order)
+        ),
+        total=group_view(TOTAL, total, _gauges_of(gauges, set(gauges)), seconds),
+    )
+
+
+def gauges_newest(*, stage: str, now: datetime) -> dict[str, dict[str, float]]:
+    """By unit and name, from the newest window of each unit that is not old."""
+    rows = GaugeWindow.objects.filter(stage=stage, start_at__gt=now - _GAUGES_NEW, start_at__lte=now).order_by("start_at")
+    return {unit: gauge_values(kept) for unit, kept in rows.values_list("unit", "values")}
+
+
+def gauge_values(kept: dict[str, float]) -> dict[str, float]:
+    """A row's gauges by name: what several sources measured, as one figure."""
+    by_name: dict[str, list[float]] = defaultdict(list)
+    for key, value in kept.items():
+        by_name[key.partition(":")[2]].append(value)
+    return {name: gauge_sum(name, values) for name, values in by_name.items()}
+
+
+def _gauges_of(gauges: dict[str, dict[str, float]], units: set[str]) -> dict[str, float]:
+    by_name: dict[str, list[float]] = defaultdict(list)
+    for unit in units & gauges.keys():
+        for name, value in gauges[unit].items():
+            by_name[name].append(value)
+    return {name: gauge_sum(name, values) for name, values in sorted(by_name.items())}
+
+
+def alarm_values(*, stage: str, alarms: Sequence[AlarmSpec], span_s: float, now: datetime) -> dict[str, tuple[float | None, int]]:
+    """By alarm: the present value at the alarm's own quantile in seconds (or the share of errors), and of how many samples."""
+    figures = Figures()
+    rows = users_windows(stage=stage, begin=floor_to(now - timedelta(seconds=span_s), WINDOW_S), end=now)
+    for counters, histograms in rows.values_list("counters", "histograms").iterator():
+        figures.add_kept(counters, {}, histograms)
+    return {spec.name: _alarm_value(spec, figures) for spec in alarms}
+
+
+def _alarm_value(spec: AlarmSpec, figures: Figures) -> tuple[float | None, int]:
+    if spec.metric == ERROR_RATE:
+        requests = figures.counters.get("requests", 0)
+        return ratio(figures.counters.get("errors", 0), requests), requests
+    histogram = figures.histogram(spec.metric)
+    return histogram.quantile(1 - spec.p0), histogram.count

@@ -1,0 +1,66 @@
+"""Looks at the alarms of a rollout. What was seen is kept with the evidence, so looks add up over restarts of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import transaction
+
+from denvweb.core import wire
+from metrics.domain.evidence import log_arm_evidence
+from metrics.domain.types import AlarmSpec
+from metrics.domain.verdict import Arms, TestState, state_begin_anew, state_look, verdict_of
+from metrics.domain.views import AlarmVerdict
+from metrics.models import AlarmState
+from metrics.selectors.windows import alarm_arms, figures_fresh
+
+
+def alarm_look(
+    *,
+    rollout: str,
+    stage: str,
+    alarms: Sequence[AlarmSpec],
+    canary_release: str,
+    baseline_release: str | None,
+    since: datetime,
+    now: datetime,
+    alpha: float,
+) -> tuple[AlarmVerdict, ...]:
+    """The verdict on each alarm from all that was counted since `since`; `alpha` is the budget of each.
+
+    A look without new figures changes nothing. Another `since` than the time before counts anew from there, with the
+    evidence and the budget spent carried on. Without a baseline release the comparison rests.
+    """
+    with transaction.atomic():
+        rows = _states_lock(rollout, alarms, since, now)
+        arms = alarm_arms(
+            stage=stage,
+            names=[spec.name for spec in alarms],
+            canary_release=canary_release,
+            baseline_release=baseline_release,
+            since=since,
+            now=now,
+        )
+        fresh = figures_fresh(stage=stage, now=now)
+        return tuple(_look(spec, rows[spec.name], arms[spec.name], since=since, now=now, alpha=alpha, fresh=fresh) for spec in alarms)
+
+
+def _states_lock(rollout: str, alarms: Sequence[AlarmSpec], since: datetime, now: datetime) -> dict[str, AlarmState]:
+    """The rows of these alarms, made where missing. Locked before the figures are read: later looks see no fewer."""
+    AlarmState.objects.bulk_create(
+        [AlarmState(rollout=rollout, alarm=spec.name, since=since, looked_at=now) for spec in alarms], ignore_conflicts=True
+    )
+    names = [spec.name for spec in alarms]
+    rows = AlarmState.objects.select_for_update().filter(rollout=rollout, alarm__in=names).order_by("alarm")
+    return {row.alarm: row for row in rows}
+
+
+def _look(spec: AlarmSpec, row: AlarmState, arms: Arms, *, since: datetime, now: datetime, alpha: float, fresh: bool) -> AlarmVerdict:
+    before = wire.from_plain(row.data, TestState) if row.data else TestState()
+    state = state_look(spec, before if row.since == since else state_begin_anew(spec, before), arms)
+    if state != before or row.since != since:
+        row.since, row.looked_at, row.data = since, now, wire.to_plain(state)
+        row.n, row.k, row.log_evidence = arms.canary.n, arms.canary.k, log_arm_evidence(spec, state.canary)
+        row.save(update_fields=["since", "looked_at", "data", "n", "k", "log_evidence"])
+    return verdict_of(spec, state, arms, alpha=alpha, fresh=fresh)
