@@ -231,19 +231,22 @@ _CURES = (
     ("did not find expected key", "no key where one is expected; check the indentation and that every bracket and quote is closed"),
     ("did not find expected '-' indicator", "this line does not belong to the list above it; check the indentation"),
     ("could not find expected ':'", "a key without its colon; write `key: value`"),
-    ("did not find expected ',' or", "a bracket is not closed, or a comma is missing before this"),
+    ("did not find expected ',' or", "this bracket is not closed, or a comma is missing inside it"),
     ("did not find expected node content", "a value is missing here, or there is a comma too many"),
-    ("found unexpected end of stream", "a quote is opened and never closed"),
+    ("found unexpected end of stream", "this quote is never closed"),
     ("found character that cannot start any token", "this character cannot start a value; put the text in quotes"),
     ("found undefined tag handle", "a text that starts with `!` must be put in quotes"),
     ("exceeded max", "nested too deeply; a release file is at most 5 deep"),
 )
 
 
+_OPENED = ("did not find expected ',' or", "found unexpected end of stream")  # told at the place where it begins, not where it is missed
+
+
 def _syntax_error(error: yaml.MarkedYAMLError, text: str) -> SpecError:
-    mark = error.problem_mark or error.context_mark
-    place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
     problem = " ".join(str(error.problem or error).split())
+    mark = (error.context_mark if problem.startswith(_OPENED) else None) or error.problem_mark or error.context_mark
+    place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
     lines = text.splitlines()
     if place.line <= len(lines) and "\t" in lines[place.line - 1][: place.column]:
         return SpecError(place, "", "a tab; YAML is indented with spaces only, so replace it by spaces")
