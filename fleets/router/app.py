@@ -1,0 +1,247 @@
+"""The router as a whole: what each path answers, and the loops that keep it up to date."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+import orjson
+
+from denvweb.core.backoff import Backoff
+from denvweb.core.errors import DenvError
+from fleets.domain.protocol import ProbeResult, RouterReport, RouterTable
+from fleets.router.admission import Gate
+from fleets.router.client import ClientConnection, Request
+from fleets.router.config import Config
+from fleets.router.control import Control
+from fleets.router.gauges import Gauges
+from fleets.router.openai import GENERATE_PATHS, error_body
+from fleets.router.pipeline import Job, Pipeline
+from fleets.router.policy import Stage
+from fleets.router.prefix import PrefixIndex
+from fleets.router.probe import Prober
+from fleets.router.prometheus import exposition
+from fleets.router.report import Reporter
+from fleets.router.table import TableKeeper
+from fleets.router.telemetry import Telemetry
+from fleets.router.upstream import Headers, Pool
+
+log = logging.getLogger("fleets.router")
+
+CLIENT_IDLE_S = 75.0
+_JSON: Headers = [(b"content-type", b"application/json")]
+_TEXT: Headers = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
+
+
+class App:
+    """One router process."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.draining = False
+        self.max_body_bytes = config.max_body_bytes
+        self.max_header_bytes = config.max_header_bytes
+        self.port = config.port
+        self.failures: dict[str, int] = {}  # of loops and requests that ended in a way nobody foresaw
+        self._started_at = int(time.time())
+        self._clients: set[ClientConnection] = set()
+        self._requests: set[asyncio.Task[Job | None]] = set()
+        self._loops: list[asyncio.Task[None]] = []
+        self._server: asyncio.Server | None = None
+        self.pool = Pool(connect_deadline_s=config.connect_deadline_s)
+        self.telemetry = Telemetry(config.stage)
+        self.stage = Stage(
+            clock_s=time.monotonic,
+            make_gate=lambda capacity: Gate(capacity, limit=config.queue_limit, deadline_s=config.queue_deadline_s),
+            prefill_inflight=config.prefill_inflight,
+            eject_after=config.eject_after,
+            index=PrefixIndex(config.prefix_blocks),
+        )
+        self.pipeline = Pipeline(config, self.stage, self.pool, self.telemetry)
+        self.table = TableKeeper(stage=config.stage, path=config.table_path, apply=self.apply)
+        self.control = Control(config)
+        self.reporter = Reporter(self.control, self._report)
+        self.prober = Prober(self.stage, self.pipeline, self.reporter.probed)
+        self.gauges = Gauges(self.stage, self.pool)
+
+    def apply(self, table: RouterTable) -> None:
+        """Put a table in force everywhere."""
+        self.stage.swap(table)
+        self.telemetry.set_alarms(table.alarms)
+        self.prober.look()
+
+    # -- Handler --
+
+    def opened(self, client: ClientConnection) -> None:
+        self._clients.add(client)
+
+    def closed(self, client: ClientConnection) -> None:
+        self._clients.discard(client)
+
+    def handle(self, request: Request, client: ClientConnection) -> asyncio.Task[Job | None] | None:
+        path = request.path
+        if path in GENERATE_PATHS and request.method == b"POST":
+            task = asyncio.get_running_loop().create_task(self.pipeline.serve(request, client))
+            self._requests.add(task)
+            task.add_done_callback(functools.partial(self._ended, client))
+            return task
+        status, body, headers = self._page(path, request.method)
+        client.respond(status, body, headers)
+        return None
+
+    def _ended(self, client: ClientConnection, task: asyncio.Task[Job | None]) -> None:
+        self._requests.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failures["request"] = self.failures.get("request", 0) + 1
+            log.error("a request failed in the router itself", exc_info=error)
+            client.close()
+
+    def _page(self, path: str, method: bytes) -> tuple[int, bytes, Headers]:
+        if path in GENERATE_PATHS or method not in (b"GET", b"HEAD"):
+            status = 405 if path in GENERATE_PATHS or path in ("/health", "/ready", "/metrics", "/v1/models") else 404
+            return (
+                status,
+                error_body(f"{method.decode('latin-1')} {path} is not served", kind="invalid_request_error", code="not_served"),
+                _JSON,
+            )
+        if path == "/health":
+            return 200, b'{"status":"ok"}', _JSON
+        if path == "/ready":
+            ready, why = self.ready
+            return (200 if ready else 503), orjson.dumps({"ready": ready, "detail": why}), _JSON
+        if path == "/metrics":
+            return 200, self._metrics(), _TEXT
+        if path == "/v1/models":
+            return 200, orjson.dumps({"object": "list", "data": self._models()}), _JSON
+        if path.startswith("/v1/models/") and (model := next((m for m in self._models() if m["id"] == path[11:]), None)):
+            return 200, orjson.dumps(model), _JSON
+        return 404, error_body(f"{path} is not served", kind="invalid_request_error", code="not_found"), _JSON
+
+    def _models(self) -> list[dict[str, str | int]]:
+        table = self.stage.table
+        return [{"id": table.model, "object": "model", "created": self._started_at, "owned_by": "denv"}] if table else []
+
+    @property
+    def ready(self) -> tuple[bool, str]:
+        """Whether clients should be sent here, and why not."""
+        if self.draining:
+            return False, "draining"
+        if self.stage.table is None:
+            return False, "no table yet"
+        if not any(unit.spec.routable and self.stage.weights.get(unit.spec.release) for unit in self.stage.units.values()):
+            return False, "no routable unit"
+        return True, ""
+
+    def _metrics(self) -> bytes:
+        extra = {
+            "table_generation": float(self.table.generation),
+            "reports_waiting": float(self.reporter.waiting),
+            "prefix_blocks": float(len(self.stage.index)),
+            "client_connections": float(len(self._clients)),
+            "unforeseen_failures": float(sum(self.failures.values())),
+        }
+        return exposition(self.telemetry.all(), self.stage, extra)
+
+    def _report(self, probes: tuple[ProbeResult, ...]) -> RouterReport:
+        return RouterReport(
+            router=self.config.name or self.config.label,
+            boot="",
+            seq=0,
+            stage=self.config.stage,
+            url=self.url,
+            table_generation=self.table.generation,
+            at=time.time(),
+            series=tuple(self.telemetry.take()),
+            gauges=tuple(unit.gauge() for unit in self.stage.units.values()),
+            probes=probes,
+            inflight=dict(self.stage.inflight),
+        )
+
+    @property
+    def url(self) -> str:
+        """Where clients reach this router."""
+        return f"http://{self.config.advertise or self.config.host}:{self.port}"
+
+    # -- life --
+
+    async def start(self) -> None:
+        """Listen, with the last table at once, and start the loops."""
+        self.table.load()
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: ClientConnection(self), self.config.host, self.config.port, reuse_port=self.config.reuse_port or None, backlog=4096
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        steps: dict[str, tuple[Callable[[], Awaitable[None]], float]] = {
+            "table": (self._follow, 0.0),
+            "report": (self._tell, self.config.report_every_s),
+            "gauges": (self._look, self.config.gauge_every_s),
+            "clients": (self._sweep, 10.0),
+        }
+        self._loops = [asyncio.create_task(self._forever(name, step, every_s), name=name) for name, (step, every_s) in steps.items()]
+        log.info("router %s of %s listens on %s", self.config.label, self.config.stage, self.url)
+
+    async def stop(self) -> None:
+        """Take nothing new, finish what is in flight up to the deadline, report, and end."""
+        self.draining = True
+        if self._server is not None:
+            self._server.close()
+        for client in [client for client in self._clients if client.idle]:
+            client.close()
+        if self._requests:
+            log.info("draining %d requests", len(self._requests))
+            await asyncio.wait(self._requests, timeout=self.config.drain_deadline_s)
+        for task in [*self._loops, *self._requests]:
+            task.cancel()
+        await asyncio.gather(*self._loops, *self._requests, return_exceptions=True)
+        await self.prober.close()
+        await self.gauges.close()
+        self.reporter.cut(last=True)
+        try:
+            await self.reporter.send()
+        except DenvError as error:
+            log.warning("the last report was not taken: %s", error.detail)
+        for client in list(self._clients):
+            client.close()
+        self.pool.close()
+        await self.control.close()
+
+    async def _forever(self, name: str, step: Callable[[], Awaitable[None]], every_s: float) -> None:
+        backoff, failed = Backoff(first_s=0.5, cap_s=5.0), 0
+        while True:
+            try:
+                await step()
+            except DenvError as error:
+                failed += 1
+                if failed in (1, 10, 100) or failed % 1000 == 0:
+                    log.warning("%s: %s", name, error.detail)
+                await asyncio.sleep(backoff.delay_s(failed, random.random))
+            except Exception:
+                failed += 1
+                self.failures[name] = self.failures.get(name, 0) + 1
+                log.exception("%s failed; it goes on", name)
+                await asyncio.sleep(backoff.delay_s(failed, random.random))
+            else:
+                failed = 0
+                await asyncio.sleep(every_s)
+
+    async def _follow(self) -> None:
+        before = self.table.generation
+        if not await self.table.poll(self.control) and self.table.generation == before:
+            await asyncio.sleep(0.2)  # nothing new, or an older one: never ask without a breath
+
+    async def _tell(self) -> None:
+        self.reporter.cut()
+        await self.reporter.send()
+
+    async def _look(self) -> None:
+        self.gauges.poll()
+
+    async def _sweep(self) -> None:
+        """Connections that ask nothing for long are ended, whether they sent half a head or none."""
+        limit_s = asyncio.get_running_loop().time() - CLIENT_IDLE_S
+        for client in [client for client in self._clients if client.idle and client.since_s < limit_s]:
+            client.close()

@@ -1,0 +1,68 @@
+"""Asks the engines how full they are, and those that are out whether they answer again."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+import time
+
+from fleets.domain.types import Role
+from fleets.router.policy import ReplicaState, Stage
+from fleets.router.upstream import Collected, LegError, LegFailure, Pool, exchange
+
+DEADLINE_S = 2.0
+_NAMES = rb"vllm:kv_cache_usage_perc|vllm:gpu_cache_usage_perc|sglang:token_usage|trtllm_kv_cache_utilization"
+_KV_USE = re.compile(rb"^(?:" + _NAMES + rb")(?:\{[^}\n]*\})? ([0-9.eE+-]+)", re.MULTILINE)
+
+
+def kv_use_of(metrics: bytes) -> float | None:
+    """The fullest KV cache in an engine's metrics, 0 to 1; None when it tells none."""
+    return max((float(value) for value in _KV_USE.findall(metrics)), default=None)
+
+
+class Gauges:
+    """Polls every replica of the table; one that hangs delays no other."""
+
+    def __init__(self, stage: Stage, pool: Pool) -> None:
+        self._stage = stage
+        self._pool = pool
+        self._polls: dict[str, asyncio.Task[None]] = {}
+
+    def poll(self) -> None:
+        """Start a poll of each replica that is not being polled still."""
+        for replica in self._stage.replicas.values():
+            if replica.name not in self._polls:
+                task = asyncio.ensure_future(self._one(replica))
+                self._polls[replica.name] = task
+                task.add_done_callback(functools.partial(self._polled, replica.name))
+
+    def _polled(self, name: str, task: asyncio.Task[None]) -> None:
+        self._polls.pop(name, None)
+
+    async def close(self) -> None:
+        """End the polls that run."""
+        tasks = list(self._polls.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _one(self, replica: ReplicaState) -> None:
+        engine_id, answer = replica.engine_id, Collected()
+        path = b"/health" if replica.role is Role.PREFILL else b"/metrics"
+        request = b"GET %b HTTP/1.1\r\nhost: engine\r\n\r\n" % path
+        try:
+            await exchange(self._pool, replica.address, request, answer, first_byte_s=DEADLINE_S, total_s=DEADLINE_S)
+        except LegError as error:
+            replica.answers = False
+            replica.kv_use = None
+            if error.kind is LegFailure.CONNECT and replica.out_until_s is None:
+                self._stage.failed(replica, error.kind, engine_id)
+            return
+        replica.answers = answer.status < 500
+        if not replica.answers:
+            return
+        if replica.role is not Role.PREFILL:
+            replica.kv_use = kv_use_of(answer.content)
+        if replica.out_until_s is not None and replica.unreachable:
+            replica.out_until_s = time.monotonic()  # it was out because nobody was there; now somebody is

@@ -1,0 +1,123 @@
+"""Which replica holds which prompt prefixes: an approximate, bounded index from what this router sent where.
+
+A prompt is cut into blocks (256 bytes for the first 4 KiB, then 1 KiB); a block's hash covers all before it, so equal hashes
+mean equal prefixes. Each hash maps to a bit mask of replicas, and the least recently used hashes are forgotten.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+FINE_BYTES = 256
+FINE_BLOCKS = 16
+COARSE_BYTES = 1024
+MAX_BLOCKS = 1040  # about 1 MiB of prompt; what lies behind it no longer changes a decision
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A prompt's chained block hashes, and its whole length."""
+
+    hashes: tuple[int, ...]
+    size_bytes: int
+
+    def bytes_of(self, count: int) -> int:
+        """Bytes that the first `count` blocks cover."""
+        fine = min(count, FINE_BLOCKS)
+        return fine * FINE_BYTES + (count - fine) * COARSE_BYTES
+
+
+def blocks_of(prompt: bytes) -> Blocks:
+    """Cut a rendered prompt; what is left after the last full block is not hashed."""
+    size = len(prompt)
+    hashes: list[int] = []
+    last = 0
+    fine_end = min(size // FINE_BYTES, FINE_BLOCKS) * FINE_BYTES
+    for start in range(0, fine_end, FINE_BYTES):
+        last = hash((last, prompt[start : start + FINE_BYTES]))
+        hashes.append(last)
+    whole = (size - fine_end) // COARSE_BYTES if len(hashes) == FINE_BLOCKS else 0
+    for start in range(fine_end, fine_end + min(whole, MAX_BLOCKS - FINE_BLOCKS) * COARSE_BYTES, COARSE_BYTES):
+        last = hash((last, prompt[start : start + COARSE_BYTES]))
+        hashes.append(last)
+    return Blocks(tuple(hashes), size)
+
+
+class PrefixIndex:
+    """Hash of a prompt's prefix -> replicas that were sent it. Holds at most `max_blocks` hashes."""
+
+    _SWEEP_BITS = 256  # bits of forgotten replicas are reused after this many
+
+    def __init__(self, max_blocks: int) -> None:
+        self._max_blocks = max_blocks
+        self._masks: OrderedDict[int, int] = OrderedDict()
+        self._bits: dict[str, int] = {}
+        self._live = 0
+        self._next_bit = 0
+
+    def __len__(self) -> int:
+        return len(self._masks)
+
+    def held_bytes(self, blocks: Blocks, replicas: Sequence[str]) -> list[int]:
+        """For each of `replicas`, how many leading bytes of the prompt it is believed to hold."""
+        wanted = 0
+        for replica in replicas:
+            wanted |= self._bits.get(replica, 0)
+        counts = self._counts(blocks.hashes, wanted & self._live)
+        return [blocks.bytes_of(counts.get(self._bits.get(replica, 0), 0)) for replica in replicas]
+
+    def _counts(self, hashes: Sequence[int], alive: int) -> dict[int, int]:
+        """Leading blocks held, by replica bit. One walk for all: a replica leaves the mask at its first missing block."""
+        counts: dict[int, int] = {}
+        for depth, block in enumerate(hashes):
+            if not alive:
+                return counts
+            still = alive & self._masks.get(block, 0)
+            _spread(alive & ~still, depth, counts)
+            alive = still
+        _spread(alive, len(hashes), counts)
+        return counts
+
+    def add(self, blocks: Blocks, replica: str) -> None:
+        """The replica now holds this prompt."""
+        bit = self._bits.get(replica) or self._new_bit(replica)
+        masks = self._masks
+        for block in blocks.hashes:
+            masks[block] = masks.get(block, 0) | bit
+            masks.move_to_end(block)
+        while len(masks) > self._max_blocks:
+            masks.popitem(last=False)
+
+    def forget(self, replica: str) -> None:
+        """The replica restarted or is gone: it holds nothing."""
+        self._live &= ~self._bits.pop(replica, 0)
+
+    def _new_bit(self, replica: str) -> int:
+        if self._next_bit - len(self._bits) >= self._SWEEP_BITS:
+            self._sweep()
+        bit = 1 << self._next_bit
+        self._next_bit += 1
+        self._bits[replica] = bit
+        self._live |= bit
+        return bit
+
+    def _sweep(self) -> None:
+        """Give the living replicas the lowest bits again, and drop what only the dead held."""
+        moved = {old: 1 << index for index, old in enumerate(self._bits.values())}
+        self._bits = {replica: moved[old] for replica, old in self._bits.items()}
+        self._next_bit, self._live = len(moved), (1 << len(moved)) - 1
+        fresh: OrderedDict[int, int] = OrderedDict()
+        for block, mask in self._masks.items():
+            left = sum(new for old, new in moved.items() if mask & old)
+            if left:
+                fresh[block] = left
+        self._masks = fresh
+
+
+def _spread(mask: int, depth: int, counts: dict[int, int]) -> None:
+    while mask:
+        bit = mask & -mask
+        counts[bit] = depth
+        mask ^= bit

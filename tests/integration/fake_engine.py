@@ -1,0 +1,227 @@
+"""An engine in this process that speaks vLLM's NIXL protocol and misbehaves on demand.
+
+Markers in a request's text say how: `P500`, `P400`, `PHANG`, `PSLOW`, `PNOKV`, `PGARBAGE` for prefill; `D500`, `D400`, `DHANG`, `DCUT`,
+`DSLOW`, `DDROP` (ends the connection before a byte), `DERROR` (an error in the stream) for the leg that answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+WORDS = ("one", " two", " three", " four", " five", " six")
+
+
+@dataclass
+class Seen:
+    """One request as it came, and how it ended."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    disconnected: bool = False
+
+    @property
+    def kv(self) -> dict[str, Any]:
+        return self.body.get("kv_transfer_params") or {}
+
+    @property
+    def is_prefill(self) -> bool:
+        return bool(self.kv.get("do_remote_decode"))
+
+
+class FakeEngine:
+    """Listens on a free port of 127.0.0.1."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.seen: list[Seen] = []
+        self.arrived = asyncio.Event()
+        self.held: set[str] = set()  # KV that prefill keeps, by remote_request_id; shared with `peers`
+        self.release = asyncio.Event()  # lets what hangs or is slow go on
+        self.kv_use = 0.1
+        self.chunk_gap_s = 0.0
+        self.words = WORDS
+        self.prompt_tokens: int | None = None
+        self.keep_alive = True
+        self.connections = 0
+        self.port = 0
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, port: int = 0) -> None:
+        self._server = await asyncio.start_server(self._connection, "127.0.0.1", port, limit=1 << 26)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def posts(self) -> list[Seen]:
+        return [seen for seen in self.seen if seen.method == "POST"]
+
+    async def next_post(self, count: int = 1) -> Seen:
+        """The `count`-th generation request, once it is there."""
+        while len(self.posts) < count:
+            self.arrived.clear()
+            await asyncio.wait_for(self.arrived.wait(), 5)
+        return self.posts[count - 1]
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self.connections += 1
+        try:
+            while await self._request(reader, writer):
+                pass
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        method, path, _ = head[0].split(" ")
+        headers = {line.partition(":")[0].lower(): line.partition(":")[2].strip() for line in head[1:] if line}
+        body = await reader.readexactly(int(headers.get("content-length", "0")))
+        seen = Seen(method, path, headers, json.loads(body) if body else {})
+        self.seen.append(seen)
+        self.arrived.set()
+        if method == "GET":
+            self._whole(writer, 200, f'vllm:kv_cache_usage_perc{{engine="0"}} {self.kv_use}\n'.encode())
+            await writer.drain()
+            return True
+        act = asyncio.ensure_future(self._answer(seen, writer, body.decode()))
+        gone = asyncio.ensure_future(reader.read(1))
+        try:
+            await asyncio.wait({act, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not act.done():
+                seen.disconnected = True
+                return False
+            goes_on = act.result() and self.keep_alive
+            if gone.done():
+                return False
+            if goes_on:
+                gone.cancel()
+                await asyncio.gather(gone, return_exceptions=True)
+            return goes_on
+        finally:
+            act.cancel()
+            gone.cancel()
+            if seen.kv.get("do_remote_prefill"):
+                self.held.discard(str(seen.kv.get("remote_request_id")))
+            seen.ended.set()
+
+    def _whole(self, writer: asyncio.StreamWriter, status: int, body: bytes, kind: str = "application/json") -> None:
+        writer.write(f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\nserver: fake\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+
+    async def _answer(self, seen: Seen, writer: asyncio.StreamWriter, text: str) -> bool:
+        leg = "P" if seen.is_prefill else "D"
+        for code in (400, 429, 500, 503):
+            if f"{leg}{code}" in text:
+                message = f"{self.name} says {code} at http://127.0.0.1:{self.port}/v1"
+                self._whole(writer, code, json.dumps({"error": {"message": message, "type": "BadRequestError", "code": code}}).encode())
+                await writer.drain()
+                return True
+        if f"{leg}DROP" in text:
+            return False
+        if f"{leg}HANG" in text or f"{leg}SLOW" in text:
+            await self.release.wait()
+        if seen.is_prefill:
+            self._prefilled(seen, writer, text)
+        elif seen.body.get("stream"):
+            return await self._stream(seen, writer, text)
+        else:
+            words = "".join(self.words)
+            choice = {"index": 0, "message": {"role": "assistant", "content": words}, "text": words, "finish_reason": "stop"}
+            answer = {"id": "x", "choices": [choice], "usage": self._usage(seen, len(self.words)), "kv_transfer_params": None}
+            self._whole(writer, 200, json.dumps(answer).encode())
+        await writer.drain()
+        return True
+
+    def _usage(self, seen: Seen, completion: int) -> dict[str, Any]:
+        prompt = (
+            self.prompt_tokens
+            if self.prompt_tokens is not None
+            else len(json.dumps(seen.body.get("messages") or seen.body.get("prompt"))) // 4
+        )
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": 7 if seen.is_prefill else 0},
+        }
+
+    def _prefilled(self, seen: Seen, writer: asyncio.StreamWriter, text: str) -> None:
+        if "PGARBAGE" in text:
+            self._whole(writer, 200, b"not json")
+            return
+        request = f"{seen.headers['x-request-id']}-{self.name}"
+        kv = {
+            "do_remote_prefill": True, "do_remote_decode": False, "remote_block_ids": [[1, 2]], "remote_engine_id": self.name,
+            "remote_request_id": request, "remote_host": "127.0.0.1", "remote_port": 5600, "tp_size": 1, "remote_num_tokens": 12345678901234567,
+        }  # fmt: skip
+        self.held.add(request)
+        choice = {"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "length"}
+        answer = {"id": "x", "choices": [choice], "usage": self._usage(seen, 1), "kv_transfer_params": None if "PNOKV" in text else kv}
+        self._whole(writer, 200, json.dumps(answer).encode())
+
+    async def _stream(self, seen: Seen, writer: asyncio.StreamWriter, text: str) -> bool:
+        chat = "chat" in seen.path
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nserver: fake\r\ntransfer-encoding: chunked\r\n\r\n")
+        if chat:
+            self._event(writer, {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]})
+        for index, word in enumerate(self.words):
+            if "DCUT" in text and index == 3:
+                writer.transport.abort()
+                return False
+            if "DERROR" in text and index == 3:
+                self._event(writer, {"error": {"message": f"engine {self.name} at 10.1.2.3:8000 failed"}})
+                break
+            if "DPAUSE" in text and index == 3:
+                await self.release.wait()
+            part = {"delta": {"content": word}} if chat else {"text": word}
+            last = index == len(self.words) - 1
+            self._event(writer, {"choices": [{"index": 0, **part, "finish_reason": "stop" if last else None}]})
+            await writer.drain()
+            await asyncio.sleep(self.chunk_gap_s)
+        if (seen.body.get("stream_options") or {}).get("include_usage"):
+            self._event(writer, {"choices": [], "usage": self._usage(seen, len(self.words))})
+        if "DNODONE" not in text:
+            self._chunk(writer, b"data: [DONE]\n\n")
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        return True
+
+    def _event(self, writer: asyncio.StreamWriter, data: dict[str, Any]) -> None:
+        body = {"id": "x", "object": "chunk", "created": 1, "model": "m", **data}
+        self._chunk(writer, b"data: " + json.dumps(body, separators=(",", ":")).encode() + b"\n\n")
+
+    def _chunk(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+
+@asynccontextmanager
+async def engines(*names: str) -> AsyncIterator[list[FakeEngine]]:
+    """Engines that share one set of held KV."""
+    made = [FakeEngine(name) for name in names]
+    for engine in made:
+        engine.held = made[0].held
+        await engine.start()
+    try:
+        yield made
+    finally:
+        for engine in made:
+            await engine.stop()
