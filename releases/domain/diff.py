@@ -73,10 +73,19 @@ def _engine_changes(old: EngineSpec, new: EngineSpec) -> Iterator[str]:
         ("block size", old.block_tokens, new.block_tokens),
         ("prefix caching", old.prefix_caching, new.prefix_caching),
     )
-    yield from (f"{name} {before} -> {after}" for name, before, after in named if before != after)
+    yield from (f"{name} {_arrow(str(before), str(after))}" for name, before, after in named if before != after)
     yield from _option_changes(old.options, new.options)
     if old.faults != new.faults:
         yield "simulated faults"
+
+
+def _arrow(before: str, after: str) -> str:
+    """`c41a7e2 -> 77b01aa`: two names without what they have in common up to an `@` or `/`."""
+    for mark in ("@", "/"):
+        head, found, tail = before.rpartition(mark)
+        if found and after.startswith(head + mark):
+            return f"{tail} -> {after.removeprefix(head + mark)}"
+    return f"{before} -> {after}"
 
 
 def _option_changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from denvweb.core.units import format_bytes
 from fleets.domain.hardware import GPUS, GpuKind
-from fleets.domain.placement import Refusal, place_unit
+from fleets.domain.placement import Refusal, place_units
 from fleets.domain.timing import MEMORY_USE_RATIO, RESERVED_BYTES, MemoryFit, memory_fit
 from fleets.domain.types import Faults, FleetView, NodeState, PlacementRule, PoolSpec, Role, UnitSpec
 from releases.domain.recipes import Catalog, Parallelism, Recipe, RoleRules, recipe_unknown
@@ -157,10 +157,11 @@ def _fleets_known(subject: _Subject, known: Mapping[str, FleetView]) -> Iterable
 
 
 def _placed(subject: _Subject) -> Iterable[FindingView]:
-    """Whether one unit fits the stage's fleets at all."""
+    """Whether all units fit the stage's fleets at all."""
     if not subject.fleets:
         return ()
-    placed = place_unit(subject.unit, [emptied(fleet) for fleet in subject.fleets], elsewhere=subject.elsewhere)
+    mine = [emptied(fleet) for fleet in subject.fleets]
+    placed = place_units(subject.unit, subject.stage.replicas, mine, elsewhere=subject.elsewhere)
     return refusal_findings(subject.stage, placed) if isinstance(placed, Refusal) else ()
 
 
@@ -288,7 +289,7 @@ def _any_placement(subject: _Subject) -> Iterable[FindingView]:
 def _small_model(subject: _Subject) -> Iterable[FindingView]:
     params = subject.recipe.shape.total_params
     if params < SMALL_MODEL_PARAMS and subject.stage.topology.mode is Mode.DISAGGREGATED:
-        size = f"{params / 1e9:.3g} billion" if params >= 1e9 else f"{params / 1e6:.3g} million"
+        size = f"{params / 1e9:.3g} billion" if params >= 1e9 else f"{params:,.0f}"
         sentence = f"the model has {size} parameters; below 10 billion an aggregated topology usually serves more per GPU"
         yield subject.finding(Severity.ADVICE, "small-model-disaggregated", sentence)
 

@@ -113,7 +113,7 @@ _OPEN_KEYS = frozenset({"options", "bytes-per-token"})  # their keys are the eng
 def recipe_from(name: str, data: object) -> Recipe:
     """A recipe of a catalogue file's plain data; InvalidError names the file and what is wrong."""
     try:
-        recipe = wire.from_plain({"name": name, **_snake(data)}, Recipe)
+        recipe = wire.from_plain({**_snake(data), "name": name}, Recipe)
     except InvalidError as error:
         raise InvalidError(f"recipe {name}: {error.detail}", code="recipe-invalid") from error
     if recipe.kv_cache.dtype not in recipe.kv_cache.bytes_per_token:
@@ -129,10 +129,16 @@ def _snake(data: object) -> dict[str, object]:
     for key, value in data.items():
         name = str(key)
         if name in _OPEN_KEYS:
-            plain[name.replace("-", "_")] = {str(k): v if name != "options" else _text(v) for k, v in value.items()}
+            plain[name.replace("-", "_")] = _open(value, as_text=name == "options")
         else:
             plain[name.replace("-", "_")] = _snake(value) if isinstance(value, dict) else value
     return plain
+
+
+def _open(value: object, as_text: bool) -> object:
+    if not isinstance(value, dict):
+        return value
+    return {str(key): _text(item) if as_text else item for key, item in value.items()}
 
 
 def _text(value: object) -> str:
