@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.http import HttpRequest
@@ -10,7 +10,13 @@ from django.http import HttpRequest
 from fleets.models import Fleet, GpuClaim, JoinToken, Node, Rank, Replica, Router, RouteState, Unit
 
 
-class ReadOnlyAdmin(admin.ModelAdmin[Any]):
+if TYPE_CHECKING:  # generic for the type checker alone
+    _Base = admin.ModelAdmin[Any]
+else:
+    _Base = admin.ModelAdmin
+
+
+class ReadOnlyAdmin(_Base):
     """No form changes anything."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
