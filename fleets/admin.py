@@ -9,7 +9,6 @@ from django.http import HttpRequest
 
 from fleets.models import Fleet, GpuClaim, JoinToken, Node, Rank, Replica, Router, RouteState, Unit
 
-
 if TYPE_CHECKING:  # generic for the type checker alone
     _Base = admin.ModelAdmin[Any]
 else:
