@@ -83,6 +83,8 @@ class WholeAnswer(Answer):
         self._kv: dict[str, Any] | None = None
 
     def token(self, sequence: Sequence, word: int, finish: Finish | None) -> bool:
+        if self.reply.done:  # another choice has failed
+            return True
         stopped = False
         if self.finders:
             finder = self.finders[sequence.choice]

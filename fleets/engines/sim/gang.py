@@ -23,6 +23,7 @@ class Gang:
         self._replica, self._ranks, self._heartbeat_s = replica, ranks, heartbeat_s
         self._on_complete, self._on_broken = on_complete, on_broken
         self._links: dict[int, asyncio.StreamWriter] = {}
+        self._server: asyncio.Server | None = None
         self.complete = ranks == 1
 
     @property
@@ -33,7 +34,14 @@ class Gang:
     async def start(self, host: str, port: int) -> None:
         """Listen, if there is anybody to wait for."""
         if self._ranks > 1:
-            await asyncio.start_server(self._serve, host, port)
+            self._server = await asyncio.start_server(self._serve, host, port)
+
+    def close(self) -> None:
+        """Listen no more, and let all followers go."""
+        if self._server is not None:
+            self._server.close()
+        for writer in self._links.values():
+            writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         rank = 0

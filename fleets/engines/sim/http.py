@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 from urllib.parse import unquote
 
 import httptools
@@ -98,8 +99,7 @@ class Connection(asyncio.Protocol):
         self._keep_alive = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self._transport = transport  # type: ignore[assignment]  # uvloop's transports are no subclass of asyncio's
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are no subclass of asyncio's
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from hashlib import blake2b, shake_128
 from math import gcd
+from typing import Literal
 
 from fleets.engines.sim.tokens import TOKEN_BYTES
 
 KV_BYTES = 8  # of one token
-_ITEM_FORMAT = {1: "B", 2: "H", 4: "I", 8: "Q"}
+_ITEM_FORMAT: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
 ROOT = b"\0" * 16  # what stands before the first block
 
 

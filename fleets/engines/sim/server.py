@@ -28,6 +28,7 @@ from fleets.engines.sim.tokens import count
 from fleets.engines.sim.transfer import Fetcher, LeaseBook, SideChannel, remote_from
 
 VERSION = "0.33.0+denv.sim"
+EXIT_GANG_BROKEN = 3
 MAX_BLOCKS = 16_384  # of 64 tokens: a million tokens, 8 MB of KV bytes
 
 
@@ -64,10 +65,13 @@ class Engine:
             ranks=config.ranks,
             heartbeat_s=config.gang_heartbeat_s,
             on_complete=self._look_if_ready,
-            on_broken=lambda why: on_exit(3, why),
+            on_broken=self._gang_broken,
         )
         self.loaded = config.faults.start_delay_s <= 0
         self.draining = False
+        self._on_exit = on_exit
+        self._side = SideChannel(self.engine_id, self.pool, self.leases, self.faults, self.metrics)
+        self._server: asyncio.AbstractServer | None = None
         self._created = int(time.time())
         self._lease_names: dict[Sequence, str] = {}
         self._ready = asyncio.Event()
@@ -80,8 +84,8 @@ class Engine:
     async def start(self) -> None:
         """Listen on all three ports."""
         config, loop = self.config, asyncio.get_running_loop()
-        await loop.create_server(lambda: Connection(self.handle), config.host, config.port)
-        await SideChannel(self.engine_id, self.pool, self.leases, self.faults, self.metrics).start(config.host, config.port + 1)
+        self._server = await loop.create_server(lambda: Connection(self.handle), config.host, config.port)
+        await self._side.start(config.host, config.port + 1)
         await self.gang.start(config.host, config.port + 2)
         if not self.loaded:
             loop.call_later(config.faults.start_delay_s, self._weights_loaded)
@@ -90,6 +94,13 @@ class Engine:
     async def until_ready(self) -> None:
         """Return once it can serve."""
         await self._ready.wait()
+
+    def close(self) -> None:
+        """Listen no more; connections that stand are left to their clients."""
+        if self._server is not None:
+            self._server.close()
+        self._side.close()
+        self.gang.close()
 
     async def drain(self, deadline_s: float) -> None:
         """Take nothing new, finish what is here, wait for leases; give up at the deadline."""
@@ -231,6 +242,11 @@ class Engine:
     def _weights_loaded(self) -> None:
         self.loaded = True
         self._look_if_ready()
+
+    def _gang_broken(self, why: str) -> None:
+        """A rank that ends while this one drains was told to end too: what is running is still finished."""
+        if not self.draining:
+            self._on_exit(EXIT_GANG_BROKEN, why)
 
     def _look_if_ready(self) -> None:
         if self.ready:

@@ -97,6 +97,11 @@ class SideChannel:
         """Listen."""
         self._server = await asyncio.start_server(self._serve, host, port, limit=_LINE_LIMIT)
 
+    def close(self) -> None:
+        """Listen no more."""
+        if self._server is not None:
+            self._server.close()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         lease: Lease | None = None
         try:
@@ -168,10 +173,11 @@ class Fetcher:
             task.cancel()
 
     async def _fetch(self, sequence: Running, remote: Remote) -> None:
-        writer: asyncio.StreamWriter | None = None
+        opened: asyncio.StreamWriter | None = None
         try:
             try:
                 reader, writer = await asyncio.wait_for(asyncio.open_connection(remote.host, remote.port), CONNECT_S)
+                opened = writer
                 _write_line(writer, {"op": "hold", "engine_id": remote.engine_id, "request_id": remote.request_id})
                 terms = await self._answer(reader)
                 await self._placed[sequence].wait()
@@ -184,8 +190,8 @@ class Fetcher:
         finally:
             self._tasks.pop(sequence, None)
             self._placed.pop(sequence, None)
-            if writer is not None:
-                writer.close()
+            if opened is not None:
+                opened.close()
 
     async def _pull(
         self, sequence: Running, remote: Remote, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, shards: int, block_bytes: int
