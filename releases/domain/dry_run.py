@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fleets.domain.types import FleetView, UnitPlacement, UnitSpec
 from fleets.domain.views import UnitView
 from releases.domain.diff import touches
-from releases.domain.findings import Severity, has_errors, refusal_findings, release_findings, stage_findings, stage_subject
+from releases.domain.findings import Severity, all_simulated, has_errors, refusal_findings, release_findings, stage_findings, stage_subject
 from releases.domain.plan import MoveKind, StagePlan, plan_stage
 from releases.domain.recipes import Catalog
 from releases.domain.spec_types import ReleaseFile, StageSpec
@@ -79,7 +79,9 @@ def stage_plan(file: ReleaseFile, stage: StageSpec, number: int, world: World) -
     """The plan of one stage; the recipe must be known."""
     now = world.stages.get(stage.name, StageNow())
     by_name = {fleet.name: fleet for fleet in world.fleets}
-    new = unit_spec(file.release, stage, world.catalog[file.release.recipe], f"{file.release.model}@{number}", keep=now.running)
+    fleets = [by_name[name] for name in stage.fleets if name in by_name]
+    recipe, key = world.catalog[file.release.recipe], f"{file.release.model}@{number}"
+    new = unit_spec(file.release, stage, recipe, key, keep=now.running, simulated=all_simulated(fleets))
     return plan_stage(
         stage=new.stage,
         old=now.running,
@@ -87,7 +89,7 @@ def stage_plan(file: ReleaseFile, stage: StageSpec, number: int, world: World) -
         replicas=stage.replicas,
         policy=stage.rollout,
         units=now.units,
-        fleets=[by_name[name] for name in stage.fleets if name in by_name],
+        fleets=fleets,
         changed=touches(now.running, new),
     )
 

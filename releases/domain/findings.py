@@ -18,7 +18,7 @@ from fleets.domain.types import Faults, FleetView, NodeState, PlacementRule, Poo
 from releases.domain.recipes import Catalog, Parallelism, Recipe, RoleRules, recipe_unknown
 from releases.domain.spec_reader import did_you_mean
 from releases.domain.spec_types import Mode, ReleaseFile, ReleaseSpec, StageSpec
-from releases.domain.units import unit_spec
+from releases.domain.units import ROUTED_PROTOCOLS, unit_spec
 from releases.domain.views import FindingView
 
 SMALL_MODEL_PARAMS = 10e9  # below it, piggybacking decode on prefill wins ("Beyond the Buzz", MLSys 2026)
@@ -79,7 +79,7 @@ def stage_findings(file: ReleaseFile, stage: StageSpec, recipe: Recipe, fleets: 
         release=file.release,
         stage=stage,
         recipe=recipe,
-        unit=unit_spec(file.release, stage, recipe, f"{file.release.model}@0"),
+        unit=unit_spec(file.release, stage, recipe, f"{file.release.model}@0", simulated=all_simulated(mine)),
         fleets=mine,
         elsewhere=tuple(fleet for fleet in fleets if fleet.name not in stage.fleets),
     )
@@ -87,6 +87,11 @@ def stage_findings(file: ReleaseFile, stage: StageSpec, recipe: Recipe, fleets: 
     for check in _CHECKS:
         found.extend(check(subject))
     return tuple(found)
+
+
+def all_simulated(fleets: Sequence[FleetView]) -> bool:
+    """Whether nothing of it is real; no fleet at all counts as real."""
+    return bool(fleets) and all(fleet.simulated for fleet in fleets)
 
 
 def has_errors(findings: Iterable[FindingView]) -> bool:
@@ -236,6 +241,18 @@ def _disaggregates(subject: _Subject) -> Iterable[FindingView]:
         yield subject.finding(Severity.ERROR, "engine-cannot-aggregate", sentence)
 
 
+def _routed(subject: _Subject) -> Iterable[FindingView]:
+    recipe = subject.recipe
+    if subject.stage.topology.mode is Mode.AGGREGATED or recipe.protocol in ROUTED_PROTOCOLS:
+        return
+    sentence = f"recipe {recipe.name} hands KV over by {recipe.protocol}, which the router does not speak"
+    if all_simulated(subject.fleets):
+        yield subject.finding(Severity.WARN, "protocol-replaced", f"{sentence}; the simulated fleet uses {ROUTED_PROTOCOLS[0]} instead")
+    else:
+        cure = "write `topology: { mode: aggregated, gpus: N }`, or take another engine's recipe"
+        yield subject.finding(Severity.ERROR, "engine-cannot-disaggregate", f"{sentence}; {cure}")
+
+
 def _divides(subject: _Subject) -> Iterable[FindingView]:
     for pool in subject.unit.pools:
         wrong = _indivisible(pool, subject)
@@ -309,6 +326,7 @@ _CHECKS: tuple[Callable[[_Subject], Iterable[FindingView]], ...] = (
     _weights_fit,
     _enough_gpus,
     _disaggregates,
+    _routed,
     _divides,
     _hetero,
     _any_placement,

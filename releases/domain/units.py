@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fleets.domain.types import EngineSpec, Faults, PoolSpec, Role, UnitSpec
 from releases.domain.generations import compat_hash, pool_generation
 from releases.domain.recipes import Recipe, RoleRules
 from releases.domain.spec_types import KvCacheSpec, PoolTopology, ReleaseSpec, StageSpec
 
 NO_PROTOCOL = "none"  # of an aggregated pool, which hands nothing over
+ROUTED_PROTOCOLS = ("vllm-nixl",)  # the handovers that the router can drive; the simulated engine speaks the first
 
 
-def unit_spec(release: ReleaseSpec, stage: StageSpec, recipe: Recipe, release_key: str, keep: UnitSpec | None = None) -> UnitSpec:
-    """One unit of `stage` on `release` (`ds-flash@7`).
+def unit_spec(
+    release: ReleaseSpec, stage: StageSpec, recipe: Recipe, release_key: str, keep: UnitSpec | None = None, *, simulated: bool = False
+) -> UnitSpec:
+    """One unit of `stage` on `release` (`ds-flash@7`); `simulated` when its fleets are.
 
     Pools whose generation is the same in `keep`, the unit as it runs, stay labelled with the release they came with.
     """
+    if simulated and recipe.protocol not in ROUTED_PROTOCOLS:
+        recipe = replace(recipe, protocol=ROUTED_PROTOCOLS[0])
     pools = tuple(_pool(release, recipe, release_key, role, topology) for role, topology in stage.topology.pools)
     if keep is not None:
         running = {pool.generation: pool.release for pool in keep.pools}
-        pools = tuple(_labelled(pool, running.get(pool.generation, release_key)) for pool in pools)
+        pools = tuple(replace(pool, release=running.get(pool.generation, release_key)) for pool in pools)
     return UnitSpec(
         stage=stage_key(release, stage),
         model=release.model,
@@ -74,7 +81,3 @@ def _pool(release: ReleaseSpec, recipe: Recipe, release_key: str, role: Role, to
         generation=pool_generation(role, topology.gpus, engine, recipe),
         engine=engine,
     )
-
-
-def _labelled(pool: PoolSpec, release_key: str) -> PoolSpec:
-    return PoolSpec(pool.role, pool.gpus, pool.replicas, release_key, pool.generation, pool.engine)

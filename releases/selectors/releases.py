@@ -12,10 +12,11 @@ from fleets.domain.types import Role, UnitSpec
 from releases.catalog import catalog
 from releases.domain import diff
 from releases.domain.dry_run import StageNow, World
+from releases.domain.findings import all_simulated
 from releases.domain.generations import generations
 from releases.domain.recipes import Recipe, recipe_unknown
 from releases.domain.spec import ReleaseFile, StageSpec
-from releases.domain.units import unit_spec
+from releases.domain.units import ROUTED_PROTOCOLS, unit_spec
 from releases.domain.views import DiffView, DryRunView, RecipeView, ReleaseView
 from releases.models import DryRun, Release, Rollout, Stage
 
@@ -55,8 +56,14 @@ def stage_spec(release: Release, stage: str) -> StageSpec:
 
 def release_unit(release: Release, stage: str, keep: UnitSpec | None = None) -> UnitSpec:
     """One serving unit of a stage (by its name) on a release."""
-    file = release_file(release)
-    return unit_spec(file.release, stage_spec(release, stage), recipe_of(file), release_key(release), keep)
+    file, spec = release_file(release), stage_spec(release, stage)
+    recipe = recipe_of(file)
+    return unit_spec(file.release, spec, recipe, release_key(release), keep, simulated=_is_simulated(recipe, spec))
+
+
+def _is_simulated(recipe: Recipe, stage: StageSpec) -> bool:
+    """Whether the stage's fleets are; asked only where it makes a difference."""
+    return recipe.protocol not in ROUTED_PROTOCOLS and all_simulated(fleets.fleet_views(names=stage.fleets))
 
 
 def next_number(model: str) -> int:
@@ -165,7 +172,8 @@ def diff_view(*, model: str, number: int, against: int | None = None) -> DiffVie
 
 def generations_of(file: ReleaseFile, stage: StageSpec) -> dict[str, str]:
     """Hash by role, and `compat`, of one stage's unit."""
-    unit = unit_spec(file.release, stage, recipe_of(file), f"{file.release.model}@0")
+    recipe = recipe_of(file)
+    unit = unit_spec(file.release, stage, recipe, f"{file.release.model}@0", simulated=_is_simulated(recipe, stage))
     return generations(unit.pools, unit.compat)
 
 

@@ -137,6 +137,13 @@ def test_an_engine_without_both_halves_cannot_disaggregate() -> None:
     assert "cannot disaggregate" in codes(DS_FLASH, World({recipe.name: recipe}, (GB200,)))["engine-cannot-disaggregate"].sentence
 
 
+def test_a_handover_that_the_router_does_not_speak() -> None:
+    text = LLAMA.replace("vllm@1", "sglang@1").replace("{ mode: aggregated, gpus: 4 }", "{ prefill: { gpus: 2 }, decode: { gpus: 2 } }")
+    assert codes(text)["protocol-replaced"].severity == "warn"
+    assert "which the router does not speak" in codes(text, world(replace(H200, simulated=False)))["engine-cannot-disaggregate"].sentence
+    assert not codes(LLAMA.replace("vllm@1", "sglang@1"))
+
+
 def test_experts_must_divide_unless_the_busy_ones_are_replicated() -> None:
     on_vllm = DS_FLASH.replace("deepinfer@3", "vllm@1").replace("gpus: 64", "gpus: 56")
     finding = codes(on_vllm)["parallelism-not-divisible"]
