@@ -45,6 +45,7 @@ class Stage(models.Model):
     settings = models.JSONField()  # releases.domain.spec.StageSpec
     release = models.ForeignKey(Release, null=True, blank=True, on_delete=models.PROTECT, related_name="+")  # the stable one
     previous = models.ForeignKey(Release, null=True, blank=True, on_delete=models.PROTECT, related_name="+")  # the one before it
+    draining = models.JSONField(default=dict)  # between rollouts: unit -> since when nothing new is routed to it
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -85,6 +86,7 @@ class Rollout(models.Model):
     generation = models.PositiveBigIntegerField(default=0)  # grows with each decision; decisions compare and swap on it
     plan = models.JSONField()  # as shown by the dry run
     data = models.JSONField()  # releases.domain.rollout.RolloutState
+    verdicts = models.JSONField(default=list)  # metrics.domain.views.AlarmVerdict, as last looked at
     started_by = models.CharField(max_length=150)
     via = models.CharField(max_length=10, default="api")
     created_at = models.DateTimeField(auto_now_add=True)

@@ -68,3 +68,10 @@ def resume(state: RolloutState, *, now: datetime, actor: str, reason: str = "") 
 def _require_forward(state: RolloutState) -> None:
     if state.phase not in _FORWARD:
         raise ConflictError(f"The rollout is {state.phase.value}: {state.why or 'it has not begun'}", code="not-under-way")
+
+
+def superseded(state: RolloutState) -> RolloutState:
+    """The state of a rollout that ends before it began. Only from PENDING: what has begun goes back first."""
+    if state.phase is not Phase.PENDING:
+        raise ConflictError(f"The rollout is {state.phase.value}; roll it back first.", code="rollout-in-flight")
+    return replace(state, phase=Phase.SUPERSEDED)

@@ -77,6 +77,8 @@ class RolloutState:
     replicas: int
     policy: RolloutPolicy
     kind: str = "rollout"
+    fleets: tuple[str, ...] = ()  # where units of the new release may stand
+    fleets_back: tuple[str, ...] = ()  # and those of the old one
     alarms: tuple[AlarmSpec, ...] = ()
     conditional: ConditionalPolicy = field(default_factory=ConditionalPolicy)
     moves: tuple[Move, ...] = ()

@@ -1,0 +1,158 @@
+"""REST: rollouts, and what a person may tell them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from denvweb.api import schema_of
+from denvweb.auth import via_of
+from denvweb.core import wire
+from denvweb.core.errors import NotFoundError
+from releases.domain.views import RolloutView
+from releases.models import Rollout
+from releases.selectors.rollouts import last_rollouts, rollout_view, view_of
+from releases.selectors.stages import stage_row
+from releases.services import rollouts
+from releases.services.idempotency import Answer, once
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackBody:
+    """Where to go back to (a release number; the one before by default), and why."""
+
+    to: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteBody:
+    """The rollout's generation as the person saw it; `full` skips all further watches, and needs a reason."""
+
+    generation: int | None = None
+    reason: str = ""
+    full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommandBody:
+    """The rollout's generation as the person saw it, and why."""
+
+    generation: int | None = None
+    reason: str = ""
+
+
+def _body(request: Request, into: type[T]) -> T:
+    return wire.from_plain(request.data or {}, into)
+
+
+def _answer(rollout: Rollout) -> Response:
+    return Response(wire.to_plain(rollout_view(id=rollout.pk)))
+
+
+class RolloutDetailView(APIView):
+    """One rollout."""
+
+    @extend_schema(operation_id="rollouts_retrieve", responses=schema_of(RolloutView))
+    def get(self, request: Request, id: str) -> Response:
+        """The rollout, under way or over."""
+        return Response(wire.to_plain(rollout_view(id=id)))
+
+
+class StageRolloutView(APIView):
+    """The rollout of a stage."""
+
+    @extend_schema(operation_id="stages_rollout", responses=schema_of(RolloutView))
+    def get(self, request: Request, model: str, name: str) -> Response:
+        """The one under way, or else the last one."""
+        row = stage_row(f"{model}/{name}")
+        rollout = last_rollouts([row]).get(row.pk)
+        if rollout is None:
+            raise NotFoundError(f"{row} had no rollout yet.")
+        return Response(wire.to_plain(view_of(rollout)))
+
+
+class RollbackView(APIView):
+    """One click back."""
+
+    @extend_schema(
+        operation_id="stages_rollback",
+        request=schema_of(RollbackBody),
+        parameters=[OpenApiParameter("Idempotency-Key", OpenApiTypes.STR, OpenApiParameter.HEADER)],
+        responses=schema_of(RolloutView),
+    )
+    def post(self, request: Request, model: str, name: str) -> Response:
+        """Send all traffic back. Written down before the reply, then begun at once; asking twice gives the same rollback."""
+        body, stage = _body(request, RollbackBody), f"{model}/{name}"
+
+        def do() -> Answer:
+            row = rollouts.rollback(stage=stage, to=body.to, actor=_actor(request), via=via_of(request), reason=body.reason)
+            return Answer(200, wire.to_plain(rollout_view(id=row.pk)))
+
+        told = stage.encode() + b"\n" + wire.encode(body)
+        answer = once(user=_actor(request), key=request.headers.get("Idempotency-Key", ""), request=told, do=do)
+        return Response(answer.body, status=answer.status)
+
+
+class PromoteView(APIView):
+    """Go on."""
+
+    @extend_schema(operation_id="rollouts_promote", request=schema_of(PromoteBody), responses=schema_of(RolloutView))
+    def post(self, request: Request, model: str, name: str) -> Response:
+        """Approve the next step, or end the present watch. Refused with `stale-generation` when the rollout has moved on."""
+        body = _body(request, PromoteBody)
+        return _answer(
+            rollouts.rollout_promote(
+                stage=f"{model}/{name}",
+                generation=body.generation,
+                reason=body.reason,
+                full=body.full,
+                actor=_actor(request),
+                via=via_of(request),
+            )
+        )
+
+
+def _command(request: Request, stage: str, service: Callable[..., Rollout]) -> Response:
+    body = _body(request, CommandBody)
+    return _answer(service(stage=stage, generation=body.generation, reason=body.reason, actor=_actor(request), via=via_of(request)))
+
+
+class PauseView(APIView):
+    """Go no further."""
+
+    @extend_schema(operation_id="rollouts_pause", request=schema_of(CommandBody), responses=schema_of(RolloutView))
+    def post(self, request: Request, model: str, name: str) -> Response:
+        """Hold the rollout where it is; alarms stay armed."""
+        return _command(request, f"{model}/{name}", rollouts.rollout_pause)
+
+
+class ResumeView(APIView):
+    """Go on after a pause."""
+
+    @extend_schema(operation_id="rollouts_resume", request=schema_of(CommandBody), responses=schema_of(RolloutView))
+    def post(self, request: Request, model: str, name: str) -> Response:
+        """Let a paused rollout go on."""
+        return _command(request, f"{model}/{name}", rollouts.rollout_resume)
+
+
+class AbortView(APIView):
+    """Give it up."""
+
+    @extend_schema(operation_id="rollouts_abort", request=schema_of(CommandBody), responses=schema_of(RolloutView))
+    def post(self, request: Request, model: str, name: str) -> Response:
+        """Give the rollout up: all traffic goes back to the stable release."""
+        return _command(request, f"{model}/{name}", rollouts.rollout_abort)
+
+
+def _actor(request: Request) -> str:
+    return request.user.get_username()

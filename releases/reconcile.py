@@ -1,0 +1,105 @@
+"""The reconciler of releases: one look at every rollout under way, then at every stage without one.
+
+It runs on beat and on wake, in as many processes as there are, and needs nothing but PostgreSQL. Each rollout and each stage is
+locked while it is looked at; who finds it locked passes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+from django.db import transaction
+from django.utils import timezone
+
+from fleets import selectors as fleets
+from fleets.domain.protocol import ConditionalPolicy
+from releases.domain.rollout_heal import Steady, clear, heal
+from releases.domain.rollout_types import RequestProbe
+from releases.models import Rollout, Stage
+from releases.selectors.releases import release_unit, stage_spec
+from releases.selectors.rollouts import placer
+from releases.services.decisions import effects_apply, event_write
+from releases.services.drive import drive
+
+log = logging.getLogger(__name__)
+
+HEAL_STEPS_A_LOOK = 20
+
+
+@dataclass(slots=True)
+class Look:
+    """What one look did. `failures` are rollouts or stages that raised; each is logged with its traceback."""
+
+    decisions: int = 0
+    healings: int = 0
+    failures: int = 0
+
+
+def reconcile(now: datetime | None = None) -> Look:
+    """Take every rollout and every stage as far as it gets now. One that fails does not keep the others waiting."""
+    look = Look()
+    active = Rollout.objects.exclude(state__in=Rollout.ENDED).order_by("created_at").values_list("pk", flat=True)
+    for rollout_id in list(active):
+        look.decisions += _guarded(look, f"rollout {rollout_id}", partial(drive, rollout_id=rollout_id))
+    for stage_id in list(Stage.objects.values_list("pk", flat=True)):
+        look.healings += _guarded(look, f"stage {stage_id}", partial(_heal, stage_id, now))
+    return look
+
+
+def _guarded(look: Look, what: str, do: Callable[[], int]) -> int:
+    try:
+        return do()
+    except Exception:
+        look.failures += 1
+        log.exception("%s could not be reconciled; the next look tries again", what)
+        return 0
+
+
+def _heal(stage_id: int, now: datetime | None) -> int:
+    """Repair one stage; the number of steps it took."""
+    steps = 0
+    while steps < HEAL_STEPS_A_LOOK and _heal_once(stage_id, now or timezone.now()):
+        steps += 1
+    return steps
+
+
+def _heal_once(stage_id: int, now: datetime) -> bool:
+    with transaction.atomic():
+        rows = Stage.objects.select_for_update(of=("self",), no_key=True, skip_locked=True)
+        row = rows.select_related("model", "release__model").filter(pk=stage_id).first()
+        if row is None or _under_way(row):
+            return False
+        key = str(row)
+        units, routers = fleets.units_view(stage=key, now=now), fleets.routers_view(stage=key, now=now)
+        if row.release is None:
+            left = clear(units=units)
+            effects_apply(stage=row, effects=left, alarms=(), conditional=ConditionalPolicy())
+            return bool(left)
+        spec = stage_spec(row.release, row.name)
+        want = Steady(key, release_unit(row.release, row.name), spec.replicas, _warm_until(row))
+        draining = {unit: datetime.fromisoformat(at) for unit, at in row.draining.items()}
+        found = heal(want, units=units, routers=routers, place=placer(lambda _: spec.fleets), draining=draining, now=now)
+        marked = {unit: at.isoformat() for unit, at in found.draining.items()}
+        if marked != row.draining:
+            Stage.objects.filter(pk=row.pk).update(draining=marked)
+        effects_apply(stage=row, effects=found.effects, alarms=spec.alarm_specs, conditional=spec.topology.conditional)
+        for event in found.events:
+            event_write(event=event, stage=key, release=want.stable.release)
+        return any(not isinstance(effect, RequestProbe) for effect in found.effects)
+
+
+def _under_way(row: Stage) -> bool:
+    """Whether a rollout has the stage's units in hand; one that waits for its turn has not."""
+    return row.rollouts.exclude(state__in=[*Rollout.ENDED, Rollout.State.PENDING]).exists()
+
+
+def _warm_until(row: Stage) -> datetime | None:
+    """Until when another release's unit may stay warm: some time after the last rollout ended."""
+    ended = row.rollouts.filter(ended_at__isnull=False).order_by("-ended_at").values_list("ended_at", "data__policy__keep_warm_s").first()
+    if ended is None or ended[0] is None or ended[1] is None:
+        return None
+    return ended[0] + timedelta(seconds=float(ended[1]))

@@ -1,0 +1,95 @@
+"""Reading rollouts: as views, and as what decisions about them are made on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from denvweb.core import wire
+from denvweb.core.errors import NotFoundError
+from fleets import selectors as fleets
+from fleets.domain.refusal import Refusal
+from fleets.domain.types import UnitPlacement, UnitSpec
+from metrics.domain.views import AlarmVerdict
+from releases.domain.rollout_room import Fleets, place_near
+from releases.domain.rollout_types import Placer, RolloutState
+from releases.domain.rollout_words import step_index, steps_now
+from releases.domain.views import RolloutView, StagePlanView
+from releases.models import Rollout, Stage
+
+
+def rollout_view(*, id: str) -> RolloutView:
+    """One rollout, under way or over."""
+    row = Rollout.objects.select_related("stage__model", "from_release", "to_release").filter(pk=id).first()
+    if row is None:
+        raise NotFoundError(f"There is no rollout {id}.")
+    return view_of(row)
+
+
+def view_of(row: Rollout) -> RolloutView:
+    """The view of a row that came with its stage and releases."""
+    state, plan = state_of(row), wire.from_plain(row.plan, StagePlanView)
+    return RolloutView(
+        id=row.pk,
+        stage=str(row.stage),
+        kind=row.kind,
+        from_release=row.from_release.number if row.from_release else None,
+        to_release=row.to_release.number,
+        state=row.state,
+        reason=row.reason,
+        why=row.why,
+        generation=row.generation,
+        started_at=row.created_at,
+        started_by=row.started_by,
+        ended_at=row.ended_at,
+        step_index=step_index(state),
+        step_count=len(plan.steps),
+        weight_bp=10_000 - state.weight_bp if row.kind == "rollback" else state.weight_bp,
+        plan=StagePlanView(
+            plan.stage,
+            plan.from_release,
+            plan.to_release,
+            plan.changed,
+            plan.surge,
+            plan.capacity_ratio_min,
+            plan.way_back,
+            steps_now(plan, state),
+        ),
+        verdicts=wire.from_plain(row.verdicts, tuple[AlarmVerdict, ...]),
+        active=row.state not in Rollout.ENDED,
+    )
+
+
+def state_of(row: Rollout) -> RolloutState:
+    """What the state machine remembers."""
+    return wire.from_plain(row.data, RolloutState)
+
+
+def last_rollouts(stages: list[Stage]) -> dict[int, Rollout]:
+    """The newest rollout of each stage, which is the active one if there is one: one query."""
+    rows = Rollout.objects.filter(stage__in=stages).select_related("stage__model", "from_release__model", "to_release__model")
+    return {row.stage_id: row for row in rows.order_by("stage_id", "-created_at").distinct("stage_id")}
+
+
+def bring_up_s_of(stage: Stage) -> float | None:
+    """How long a unit of this stage took to come up the last time that one did; None when none was watched yet."""
+    rows = Rollout.objects.filter(stage=stage, data__bring_up_s__isnull=False).order_by("-created_at")
+    return next((float(took) for took in rows.values_list("data__bring_up_s", flat=True)[:5] if took is not None), None)
+
+
+def placer(fleets_of: Callable[[UnitSpec], tuple[str, ...]]) -> Placer:
+    """Finds room in a spec's fleets as they are at the first question; most looks never ask."""
+
+    @cache
+    def views(names: tuple[str, ...]) -> Fleets:
+        return fleets.fleet_views(names=names)
+
+    def place(spec: UnitSpec, planned: UnitPlacement | None) -> UnitPlacement | Refusal:
+        return place_near(spec, views(fleets_of(spec)), planned)
+
+    return place
+
+
+def fleets_for(state: RolloutState) -> Callable[[UnitSpec], tuple[str, ...]]:
+    """Each of the two releases has the fleets that its own file names."""
+    return lambda spec: state.fleets if spec.release == state.new.release else state.fleets_back

@@ -1,0 +1,158 @@
+"""One look at one rollout: lock its row, observe, decide by the pure `step`, write the decision and what it wants, commit.
+
+Whoever drives may be killed at any instant: what was committed is a state from which the next look goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from django.db import connection, transaction
+from django.utils import timezone
+
+from denvweb.core import wire
+from denvweb.core.errors import ConflictError
+from fleets import selectors as fleets
+from fleets.domain.views import UnitView
+from metrics.domain.views import AlarmVerdict
+from metrics.services import alarm_look
+from releases.domain.gates import GUARD
+from releases.domain.plan import StagePlan, plan_stage
+from releases.domain.rollout import step
+from releases.domain.rollout_types import Observations, Phase, RollbackWish, RolloutState, Turn
+from releases.domain.rollout_units import of_release
+from releases.models import RollbackRequest, Rollout
+from releases.selectors.rollouts import fleets_for, placer, state_of
+from releases.services.decisions import decision_write
+
+log = logging.getLogger(__name__)
+
+ALPHA = 0.01  # the chance of one false alarm in a whole rollout, shared by its alarms
+STEPS_A_LOOK = 60  # far more than one look can need; a bound all the same
+LOCK_WAIT = "1500ms"
+
+
+def drive(*, rollout_id: str, patient: bool = False) -> int:
+    """Take a rollout as far as it gets now; the number of decisions. `patient`: wait for another process's look instead of passing."""
+    decisions = 0
+    while decisions < STEPS_A_LOOK and _once(rollout_id, patient):
+        decisions += 1
+    return decisions
+
+
+def _once(rollout_id: str, patient: bool) -> bool:
+    """One decision; False when there is nothing more to do now."""
+    with transaction.atomic():
+        row = _lock(rollout_id, patient)
+        if row is None:
+            return False
+        now = timezone.now()
+        state = state_of(row)
+        obs = observe(row, state, now)
+        if state.phase is Phase.PENDING and obs.turn is Turn.NOW and obs.rollback is None:
+            planned = _plan_anew(row, state, obs)
+            if planned is None:
+                return False
+            state = planned
+        decision = step(state, obs, now)
+        return decision_write(row=row, decision=decision, verdicts=obs.verdicts, now=now)
+
+
+def _lock(rollout_id: str, patient: bool) -> Rollout | None:
+    """The row, locked until the transaction ends; None when it has ended or another process has it."""
+    if patient:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT set_config('lock_timeout', %s, true)", [LOCK_WAIT])
+    active = Rollout.objects.filter(pk=rollout_id).exclude(state__in=Rollout.ENDED).select_related("stage__model", "to_release__model")
+    return active.select_for_update(of=("self",), no_key=True, skip_locked=not patient).first()
+
+
+def observe(row: Rollout, state: RolloutState, now: datetime) -> Observations:
+    """All that `step` looks at."""
+    wish = RollbackRequest.objects.filter(rollout=row).first()
+    return Observations(
+        units=fleets.units_view(stage=state.stage, now=now),
+        routers=fleets.routers_view(stage=state.stage, now=now),
+        place=placer(fleets_for(state)),
+        verdicts=_verdicts(row, state, now),
+        rollback=RollbackWish(wish.requested_by, wish.via, wish.reason) if wish else None,
+        turn=_turn(row),
+    )
+
+
+def _verdicts(row: Rollout, state: RolloutState, now: datetime) -> tuple[AlarmVerdict, ...]:
+    judging = state.phase in {Phase.ROLLING, Phase.HELD, Phase.BAKING} and state.weight_bp > 0 and state.judged_since is not None
+    if not judging or state.judged_since is None:
+        return ()
+    alarms = (*state.alarms, GUARD)
+    found = alarm_look(
+        rollout=row.pk,
+        stage=state.stage,
+        alarms=alarms,
+        canary_release=state.new.release,
+        baseline_release=state.old.release if state.old and state.weight_bp < 10_000 else None,
+        since=state.judged_since,
+        now=now,
+        alpha=ALPHA / len(alarms),
+    )
+    return tuple(_finite(verdict) for verdict in found)
+
+
+def _finite(verdict: AlarmVerdict) -> AlarmVerdict:
+    """Evidence grows without bound, and JSON has no infinity."""
+    changes: dict[str, Any] = {}
+    for name in ("evidence", "health", "relative_evidence"):
+        value = getattr(verdict, name)
+        if value is not None and not math.isfinite(value):
+            changes[name] = 1e18 if value > 0 else 0.0
+    return replace(verdict, **changes) if changes else verdict
+
+
+def _turn(row: Rollout) -> Turn:
+    if row.after is None or row.after.state == Rollout.State.SUCCEEDED:
+        return Turn.NOW
+    return Turn.NEVER if row.after.state in Rollout.ENDED else Turn.LATER
+
+
+def _plan_anew(row: Rollout, state: RolloutState, obs: Observations) -> RolloutState | None:
+    """The plan against what is free now: the one that was shown, unless the world has changed. None while it does not fit."""
+    current = plan_of(state=state, units=obs.units)
+    if current.refusal is not None and not of_release(obs.units, state.new.release):
+        why = f"waits for room: {current.refusal.sentence}"
+        if row.why != why:
+            Rollout.objects.filter(pk=row.pk).update(why=why, reason="capacity")
+        return None
+    Rollout.objects.filter(pk=row.pk).update(plan=wire.to_plain(replace(current.view, changed=row.plan["changed"])))
+    return replace(state, moves=current.moves)
+
+
+def plan_of(*, state: RolloutState, units: Sequence[UnitView], changed: str = "") -> StagePlan:
+    """The plan of a rollout's state against its units and what is free."""
+    return plan_stage(
+        stage=state.stage,
+        old=state.old,
+        new=state.new,
+        replicas=state.replicas,
+        policy=state.policy,
+        units=units,
+        fleets=fleets.fleet_views(names=state.fleets),
+        bring_up_s=state.bring_up_s,
+        changed=changed,
+    )
+
+
+def drive_soon(rollout_id: str) -> None:
+    """Once the present transaction is committed, take the first steps here and now: a click then needs no worker to reach the routers."""
+
+    def _try() -> None:
+        try:
+            drive(rollout_id=rollout_id, patient=True)
+        except ConflictError as error:
+            log.warning("rollout %s was not driven at once (the reconciler does it): %s", rollout_id, error)
+
+    transaction.on_commit(_try, robust=True)
