@@ -28,6 +28,7 @@ class Request:
     path: str = ""
     headers: dict[bytes, bytes] = field(default_factory=dict)
     body: bytearray = field(default_factory=bytearray)
+    keep_alive: bool = True
 
     def header(self, name: bytes) -> str:
         """A header's text, or nothing."""
@@ -131,7 +132,7 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._request.method = self._parser.get_method().decode()
-        self._keep_alive = self._parser.should_keep_alive()
+        self._request.keep_alive = self._parser.should_keep_alive()
         if self._request.headers.get(b"expect", b"").lower() == b"100-continue":
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -159,6 +160,7 @@ class Connection(asyncio.Protocol):
             self._begin(self._early.popleft())
 
     def _begin(self, request: Request) -> None:
+        self._keep_alive = request.keep_alive
         self._reply = Reply(self, self._write)
         self._handler(request, self._reply)
 

@@ -1,0 +1,156 @@
+"""Each engine's command line and figures, and what is said when a recipe lacks something."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from denvweb.core.errors import InvalidError
+from fleets.domain.protocol import RankSpec
+from fleets.domain.types import Faults, Role
+from fleets.engines.base import ENGINES, adapter_for
+from fleets.engines.sim.config import Config, parse_flags, usage
+from tests.integration.engine_support import rank_spec
+
+
+def spec_of(
+    engine: str,
+    role: Role = Role.DECODE,
+    options: dict[str, str] | None = None,
+    *,
+    index: int = 0,
+    count: int = 1,
+    tensor_parallel: int = 4,
+) -> RankSpec:
+    base = rank_spec(index, count, 9000)
+    return replace(base, role=role, engine=replace(base.engine, engine=engine, tensor_parallel=tensor_parallel, options=options or {}))
+
+
+def flag(argv: tuple[str, ...], name: str) -> str:
+    return argv[argv.index(name) + 1]
+
+
+@pytest.mark.parametrize(("role", "kv_role"), [(Role.PREFILL, "kv_producer"), (Role.DECODE, "kv_consumer")])
+def test_vllm_disaggregated(role: Role, kv_role: str) -> None:
+    command = adapter_for("vllm", False).command(spec_of("vllm", role), engine_id="e-1")
+    assert command.argv[:3] == ("vllm", "serve", "deepseek-ai/DeepSeek-V4.1-Flash-1017")
+    assert flag(command.argv, "--revision") == "c41a7e2"
+    config: dict[str, Any] = json.loads(flag(command.argv, "--kv-transfer-config"))
+    assert (config["kv_connector"], config["kv_role"], config["engine_id"]) == ("NixlConnector", kv_role, "e-1")
+    assert command.env["VLLM_NIXL_SIDE_CHANNEL_PORT"] == "9001"
+    assert command.env["CUDA_VISIBLE_DEVICES"] == "0,1,2,3"
+    assert (command.ready_path, command.metrics_path) == ("/health", "/metrics")
+
+
+def test_vllm_aggregated_has_no_connector_and_takes_the_recipes_flags() -> None:
+    argv = adapter_for("vllm", False).command(spec_of("vllm", Role.AGGREGATED, {"max-num-seqs": "64", "enable-expert-parallel": ""})).argv
+    assert "--kv-transfer-config" not in argv
+    assert flag(argv, "--max-num-seqs") == "64"
+    assert "--enable-expert-parallel" in argv
+
+
+def test_vllm_over_nodes_is_one_tensor_parallel_group_or_data_parallel_ranks() -> None:
+    vllm = adapter_for("vllm", False)
+    wide = vllm.command(spec_of("vllm", index=1, count=2, tensor_parallel=8))
+    assert (flag(wide.argv, "--nnodes"), flag(wide.argv, "--node-rank"), flag(wide.argv, "--master-port")) == ("2", "1", "9002")
+    assert "--headless" in wide.argv
+    assert wide.ready_path == ""
+    many = vllm.command(spec_of("vllm", index=3, count=16, tensor_parallel=1)).argv
+    assert (flag(many, "--data-parallel-size"), flag(many, "--data-parallel-size-local")) == ("64", "4")
+    assert flag(many, "--data-parallel-start-rank") == "12"
+
+
+def test_sglang_disaggregated() -> None:
+    command = adapter_for("sglang", False).command(spec_of("sglang", count=2, tensor_parallel=1))
+    assert flag(command.argv, "--disaggregation-mode") == "decode"
+    assert flag(command.argv, "--disaggregation-bootstrap-port") == "9001"
+    assert (flag(command.argv, "--tp-size"), flag(command.argv, "--dp-size")) == ("8", "8")
+    assert command.ready_path == "/ready"
+
+
+def test_trtllm_wants_its_transport_in_a_file() -> None:
+    trtllm = adapter_for("trtllm", False)
+    with pytest.raises(InvalidError, match="config"):
+        trtllm.command(spec_of("trtllm", Role.PREFILL))
+    command = trtllm.command(spec_of("trtllm", Role.PREFILL, {"config": "/etc/trtllm.yaml"}))
+    assert flag(command.argv, "--server_role") == "CONTEXT"
+    assert command.metrics_path == "/prometheus/metrics"
+
+
+def test_deepinfer_runs_the_command_that_the_recipe_brings() -> None:
+    deepinfer = adapter_for("deepinfer", False)
+    with pytest.raises(InvalidError, match="serve-command"):
+        deepinfer.command(spec_of("deepinfer"))
+    options = {"serve-command": "my-server --port {port} --type {engine_type} --of {model}", "DEEPINFER_ENABLE_MTP_VARLEN": "1"}
+    command = deepinfer.command(spec_of("deepinfer", Role.DECODE, options))
+    assert command.argv == ("my-server", "--port", "9000", "--type", "COMPLETION", "--of", "ds-flash")
+    assert command.env["DEEPINFER_ENABLE_MTP_VARLEN"] == "1"
+    with pytest.raises(InvalidError, match="does not read well"):
+        deepinfer.command(spec_of("deepinfer", Role.DECODE, {"serve-command": "my-server {colour}"}))
+
+
+def test_simulated_nodes_run_the_simulated_engine_whatever_the_recipe_names() -> None:
+    spec = replace(spec_of("deepinfer", count=16), engine=replace(spec_of("deepinfer").engine, faults=Faults(slow_factor=3.0)))
+    command = adapter_for("deepinfer", True).command(spec, speed=2.0, engine_id="e-9")
+    config = parse_flags(command.argv[3:])
+    assert (config.gpus, config.ranks, config.model, config.speed, config.engine_id) == (64, 16, "ds-flash", 2.0, "e-9")
+    assert config.faults.slow_factor == 3.0
+    assert config.shape == spec.engine.shape
+    assert sum(len(word) for word in command.argv) < 4096
+    follower = adapter_for("deepinfer", True).command(spec_of("deepinfer", index=5, count=16))
+    assert flag(follower.argv, "--leader") == "127.0.0.1:9002"
+    assert (follower.ready_path, follower.ready_line) == ("", "ready")
+
+
+def test_unknown_engines_are_named_with_the_known_ones() -> None:
+    with pytest.raises(InvalidError, match=", ".join(ENGINES)):
+        adapter_for("llama.cpp", False)
+
+
+@pytest.mark.parametrize(
+    "words", [["--speed", "0"], ["--port"], ["--colour", "red"], ["--gpu-kind", "abacus"], ["--config", "{"], ["--port", "x"]]
+)
+def test_wrong_flags_of_the_simulated_engine_are_refused(words: list[str]) -> None:
+    with pytest.raises(InvalidError):
+        parse_flags(words)
+
+
+def test_single_flags_go_over_the_config() -> None:
+    assert parse_flags(["--config", '{"port": 1, "role": "decode"}', "--port", "2"]) == Config(port=2, role=Role.DECODE)
+    assert "--lease-s" in usage()
+
+
+VLLM_PAGE = """
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="tiny"} 3.0
+vllm:num_requests_running{engine="1",model_name="tiny"} 2.0
+vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.25
+vllm:prefix_cache_queries_total{engine="0",model_name="tiny"} 200.0
+vllm:prefix_cache_hits_total{engine="0",model_name="tiny"} 50.0
+vllm:nixl_num_failed_transfers_total{engine="0",model_name="tiny"} 1.0
+broken line
+vllm:num_requests_waiting{engine="0",model_name="a b } c"} 4.0
+"""
+
+
+def test_metrics_are_mapped_to_our_names() -> None:
+    assert adapter_for("vllm", False).map_metrics(VLLM_PAGE) == {
+        "running": 5.0,
+        "waiting": 4.0,
+        "kv_use": 0.25,
+        "prefix_hit": 0.25,
+        "kv_transfers_failed": 1.0,
+    }
+    assert adapter_for("sglang", False).map_metrics("sglang:token_usage 0.5\nsglang:num_running_reqs NaNa\n") == {"kv_use": 0.5}
+
+
+def test_looking_up_an_adapter_is_light() -> None:
+    """Agents do it: it must not pull in the engine, an event loop or a web framework."""
+    code = "import sys; from fleets.engines.base import adapter_for; adapter_for('vllm', True); print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20).stdout.split()
+    assert not {"asyncio", "uvloop", "httptools", "fleets.engines.sim.server", "django"} & set(modules)
