@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 
-urlpatterns: list[URLPattern] = []
+from releases.api import release_views
+from releases.api.rollout_urls import urlpatterns as rollout_urlpatterns
+
+urlpatterns: list[URLPattern] = [
+    path("dry-runs", release_views.DryRunsView.as_view(), name="api-dry-runs"),
+    path("dry-runs/<str:id>", release_views.DryRunDetailView.as_view(), name="api-dry-run"),
+    path("releases", release_views.ReleasesView.as_view(), name="api-releases"),
+    path("models/<str:model>/releases", release_views.ModelReleasesView.as_view(), name="api-model-releases"),
+    path("models/<str:model>/releases/<int:number>", release_views.ReleaseDetailView.as_view(), name="api-release"),
+    path("models/<str:model>/releases/<int:number>/diff", release_views.ReleaseDiffView.as_view(), name="api-release-diff"),
+    path("recipes", release_views.RecipesView.as_view(), name="api-recipes"),
+    *rollout_urlpatterns,
+]
