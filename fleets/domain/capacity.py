@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from fleets.domain.types import DomainView, FleetView, UnitPlacement
+from fleets.domain.types import DomainView, FleetView, NodeState, RankPlacement, UnitPlacement
 
 
 @dataclass(slots=True)
@@ -24,56 +24,77 @@ class NodeRoom:
         return len(self.free) if self.usable else 0
 
 
-@dataclass(slots=True)
 class DomainRoom:
-    """One scale-up domain; `free` is kept beside its nodes, so that a scan over thousands of domains is cheap."""
+    """One scale-up domain; `free` is kept beside its nodes, which are copied only when they are looked at.
 
-    name: str
-    size: int
-    free: int
-    nodes: list[NodeRoom]
+    A scan over thousands of domains so costs one count each.
+    """
+
+    __slots__ = ("_nodes", "_view", "free", "name")
+
+    def __init__(self, view: DomainView) -> None:
+        self.name = view.name
+        self.free = sum([len(node.free) for node in view.nodes if node.state is NodeState.READY and not node.cordoned])
+        self._view = view
+        self._nodes: list[NodeRoom] | None = None
+
+    @property
+    def size(self) -> int:
+        """GPUs that the domain has, free or not."""
+        return self._view.size
+
+    @property
+    def nodes(self) -> list[NodeRoom]:
+        """The working copies of its nodes."""
+        if self._nodes is None:
+            self._nodes = [NodeRoom(node.name, node.gpus, node.usable, list(node.free), frozenset(node.unfit)) for node in self._view.nodes]
+        return self._nodes
+
+    def node(self, name: str) -> NodeRoom:
+        """One of its nodes."""
+        return next(node for node in self.nodes if node.name == name)
+
+    def set_free(self, node: NodeRoom, free: list[int]) -> None:
+        """Change what is free on one of its nodes."""
+        before = node.room
+        node.free = free
+        self.free += node.room - before
 
 
-@dataclass(slots=True)
 class FleetRoom:
     """One fleet. Every GPU is in at most one node's `free`, so a plan made here never gives one out twice."""
 
-    name: str
-    spans_nodes: bool
-    domains: list[DomainRoom]
-    _nodes: dict[str, tuple[DomainRoom, NodeRoom]] = field(default_factory=dict)
+    def __init__(self, view: FleetView) -> None:
+        self.name = view.name
+        self.spans_nodes = view.fabric_spans_nodes
+        self.domains = [DomainRoom(domain) for domain in view.domains]
+        self._view = view
+        self._domain_of: dict[str, DomainRoom] = {}
 
-    def node(self, name: str) -> tuple[DomainRoom, NodeRoom] | None:
-        """A node and its domain by the node's name; None when this fleet has no such node."""
-        if not self._nodes:  # only plans that take something need the index: most look at domains alone
-            self._nodes = {node.name: (domain, node) for domain in self.domains for node in domain.nodes}
-        return self._nodes.get(name)
+    def _find(self, rank: RankPlacement) -> DomainRoom | None:
+        if not self._domain_of:  # only plans that take something need it: most look at domains alone
+            pairs = zip(self._view.domains, self.domains, strict=True)
+            self._domain_of = {node.name: room for domain, room in pairs for node in domain.nodes}
+        return self._domain_of.get(rank.node)
 
     def take(self, placement: UnitPlacement) -> None:
         """Hold the GPUs of a placement."""
         for rank in (rank for replica in placement.replicas for rank in replica.ranks):
-            found = self.node(rank.node)
-            if found:
-                self._set(found, [index for index in found[1].free if index not in rank.gpus])
+            if domain := self._find(rank):
+                node = domain.node(rank.node)
+                domain.set_free(node, [index for index in node.free if index not in rank.gpus])
 
     def give_back(self, placement: UnitPlacement) -> None:
         """Free the GPUs of a placement that will have ended by then; nodes that are gone are passed over."""
         for rank in (rank for replica in placement.replicas for rank in replica.ranks):
-            found = self.node(rank.node)
-            if found:
-                self._set(found, sorted(({*found[1].free, *rank.gpus} & set(range(found[1].gpus))) - found[1].unfit))
-
-    @staticmethod
-    def _set(found: tuple[DomainRoom, NodeRoom], free: list[int]) -> None:
-        domain, node = found
-        before = node.room
-        node.free = free
-        domain.free += node.room - before
+            if domain := self._find(rank):
+                node = domain.node(rank.node)
+                domain.set_free(node, sorted(({*node.free, *rank.gpus} & set(range(node.gpus))) - node.unfit))
 
 
 def room_of(fleet: FleetView, freed: Iterable[UnitPlacement] = (), taken: Iterable[UnitPlacement] = ()) -> FleetRoom:
     """A working copy of a fleet, with `freed` given back and `taken` held already."""
-    room = FleetRoom(name=fleet.name, spans_nodes=fleet.fabric_spans_nodes, domains=[_domain_room(domain) for domain in fleet.domains])
+    room = FleetRoom(fleet)
     for placement in freed:
         if placement.fleet == fleet.name:
             room.give_back(placement)
@@ -81,11 +102,6 @@ def room_of(fleet: FleetView, freed: Iterable[UnitPlacement] = (), taken: Iterab
         if placement.fleet == fleet.name:
             room.take(placement)
     return room
-
-
-def _domain_room(domain: DomainView) -> DomainRoom:
-    nodes = [NodeRoom(node.name, node.gpus, node.usable, list(node.free), frozenset(node.unfit)) for node in domain.nodes]
-    return DomainRoom(domain.name, domain.size, sum(node.room for node in nodes), nodes)
 
 
 def largest_domain(fleet: FleetView) -> int:
