@@ -16,6 +16,7 @@ from fleets.router.upstream import Connection, Headers, set_nodelay
 PIPELINE_MAX = 16  # whole requests that may wait on one connection; then reading stops
 
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+_UPGRADE = frozenset({b"connection", b"upgrade", b"http2-settings"})
 _JSON: Headers = [(b"content-type", b"application/json")]
 
 
@@ -129,12 +130,16 @@ class ClientConnection(asyncio.Protocol):
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
-                # An offer to speak another protocol may be ignored; what follows is the next request.
-                self._parser = httptools.HttpRequestParser(self)
-                data = data[upgrade.args[0] :]
-                if data:
-                    continue
-            return
+                data = self._without_upgrade() + data[upgrade.args[0] :]
+            else:
+                return
+
+    def _without_upgrade(self) -> bytes:
+        """An offer to speak another protocol may be ignored: the head again without it, for a parser that then reads the body too."""
+        head = b"%b %b HTTP/1.1\r\n" % (self._parser.get_method(), self._url)
+        lines = [b"%b: %b\r\n" % header for header in self._headers if header[0] not in _UPGRADE]
+        self._parser = httptools.HttpRequestParser(self)
+        return head + b"".join(lines) + b"\r\n"
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._waiting.clear()
@@ -189,7 +194,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._in_head, self._expects = True, False
-        if self._refusal is not None:
+        if self._refusal is not None or self._parser.should_upgrade():
             return
         self._waiting.append(
             Request(

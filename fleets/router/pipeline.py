@@ -149,7 +149,7 @@ class Pipeline:
                     raise _refusal_of(error) from error
                 if job.trace.series is not None:
                     job.trace.series.count(f"retried.{error.kind}")
-                job.want = replace(job.want, avoid=job.want.avoid | {choice.decode.name})
+                job.want = replace(job.want, avoid=job.want.avoid | {choice.decode.name}, release=choice.release)
                 job.trace.restart()
             else:
                 return

@@ -125,6 +125,7 @@ class Choice:
     decode: ReplicaState
     decision: Decision
     decode_held_tokens: int
+    release: str = ""  # as picked by weight; another than the unit's when that had no usable unit
     fallback: bool = False
     pin: Pin | None = None
 
@@ -140,6 +141,7 @@ class Want:
     session_point: float | None = None  # the session's hash in [0, 1)
     pin: Pin | None = None
     avoid: frozenset[str] = field(default_factory=frozenset)  # replicas that failed this request already
+    release: str | None = None  # picked for it already: a second try is not a second request
 
     def tokens(self, held_bytes: int) -> int:
         """Tokens of so many prompt bytes."""
@@ -232,7 +234,7 @@ class Stage:
         """Release, unit, decode replica, and local or remote; None when no unit can take it."""
         if want.pin is not None:
             return self._pinned(want, want.pin)
-        release = self._release(want.session_point)
+        release = want.release or self._release(want.session_point)
         if release is None:
             return None
         unit = self._unit(release, want)
@@ -247,7 +249,7 @@ class Stage:
         decode = routing.pick_decode(decodes, held)
         if decode is None:
             return None
-        return self._choice(unit, decode, held[decodes.index(decode)], want, fallback=fallback)
+        return self._choice(unit, decode, held[decodes.index(decode)], want, release=release, fallback=fallback)
 
     def _release(self, session_point: float | None) -> str | None:
         if session_point is None:
@@ -268,7 +270,7 @@ class Stage:
         now_s = self._clock_s()
         return [replica for replica in replicas if replica.usable(now_s) and replica.name not in avoid]
 
-    def _choice(self, unit: UnitState, decode: ReplicaState, held_tokens: int, want: Want, *, fallback: bool) -> Choice:
+    def _choice(self, unit: UnitState, decode: ReplicaState, held_tokens: int, want: Want, *, release: str, fallback: bool) -> Choice:
         if unit.aggregated:
             decision = Decision(False, Reason.AGGREGATED)
         else:
@@ -283,7 +285,7 @@ class Stage:
             )
         self._seq += 1
         unit.used_seq = decode.used_seq = self._seq
-        return Choice(unit, decode, decision, held_tokens, fallback=fallback)
+        return Choice(unit, decode, decision, held_tokens, release=release, fallback=fallback)
 
     def _pinned(self, want: Want, pin: Pin) -> Choice | None:
         unit = self.units.get(pin.unit)

@@ -13,6 +13,7 @@ Address = tuple[str, int]
 Headers = list[tuple[bytes, bytes]]
 
 IDLE_MAX = 256  # kept connections for each address
+STALE_WITHIN_S = 0.5  # a kept connection that ends sooner than this after a request was ending already
 
 
 class LegFailure(StrEnum):
@@ -74,7 +75,8 @@ class Connection(asyncio.Protocol):
     """One connection to an engine; one request at a time."""
 
     __slots__ = (
-        "_complete", "_headers", "_loop", "_parser", "_parts", "_pool", "_sink", "_timer", "_total_at", "_transport",
+        "_complete", "_headers",
+        "_keep", "_loop", "_parser", "_parts", "_pool", "_sink", "_timer", "_total_at", "_transport",
         "_until_close", "_waiter", "address", "started",
     )  # fmt: skip
 
@@ -91,6 +93,7 @@ class Connection(asyncio.Protocol):
         self._headers: Headers = []
         self._complete = False
         self._until_close = False
+        self._keep = False
         self.started = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -156,6 +159,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._parser.get_status_code() >= 200:
             self._complete = True
+            self._keep = self._parser.should_keep_alive() and not self._until_close
 
     # -- asyncio.Protocol --
 
@@ -180,6 +184,7 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         if self._until_close and self._sink is not None and self.started:
+            self._keep = False
             self._finish()
         return False
 
@@ -199,7 +204,7 @@ class Connection(asyncio.Protocol):
 
     def _finish(self) -> None:
         waiter = self._settle(None)
-        if self._parser.should_keep_alive() and not self._until_close and not self._transport.is_closing():
+        if self._keep and not self._transport.is_closing():
             self._transport.resume_reading()
             self._pool.keep(self)
         else:
@@ -279,10 +284,12 @@ async def exchange(pool: Pool, address: Address, data: bytes, sink: Sink, *, fir
     """
     kept = pool.idle(address)
     if kept is not None:
+        clock_s = asyncio.get_running_loop().time
+        sent_s = clock_s()
         try:
             await _once(kept, data, sink, first_byte_s, total_s)
         except LegError as error:
-            if error.kind is not LegFailure.CUT or error.started:
+            if error.kind is not LegFailure.CUT or error.started or clock_s() - sent_s > STALE_WITHIN_S:
                 raise
         else:
             return

@@ -26,6 +26,7 @@ class Seen:
     body: dict[str, Any]
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     disconnected: bool = False
+    words_sent: int = 0
 
     @property
     def kv(self) -> dict[str, Any]:
@@ -50,7 +51,8 @@ class FakeEngine:
         self.words = WORDS
         self.prompt_tokens: int | None = None
         self.keep_alive = True
-        self.connections = 0
+        self.connections = 0  # that carried a generation request
+        self._used: set[asyncio.StreamWriter] = set()
         self.port = 0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,11 +83,10 @@ class FakeEngine:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        self.connections += 1
         try:
             while await self._request(reader, writer):
                 pass
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
             self._tasks.discard(task)
@@ -102,7 +103,10 @@ class FakeEngine:
         if method == "GET":
             self._whole(writer, 200, f'vllm:kv_cache_usage_perc{{engine="0"}} {self.kv_use}\n'.encode())
             await writer.drain()
-            return True
+            return False
+        if writer not in self._used:
+            self._used.add(writer)
+            self.connections += 1
         act = asyncio.ensure_future(self._answer(seen, writer, body.decode()))
         gone = asyncio.ensure_future(reader.read(1))
         try:
@@ -169,10 +173,9 @@ class FakeEngine:
             self._whole(writer, 200, b"not json")
             return
         request = f"{seen.headers['x-request-id']}-{self.name}"
-        kv = {
-            "do_remote_prefill": True, "do_remote_decode": False, "remote_block_ids": [[1, 2]], "remote_engine_id": self.name,
-            "remote_request_id": request, "remote_host": "127.0.0.1", "remote_port": 5600, "tp_size": 1, "remote_num_tokens": 12345678901234567,
-        }  # fmt: skip
+        kv = {"do_remote_prefill": True, "do_remote_decode": False, "remote_block_ids": [[1, 2]], "remote_engine_id": self.name}
+        kv |= {"remote_request_id": request, "remote_host": "127.0.0.1", "remote_port": 5600, "tp_size": 1}
+        kv["remote_num_tokens"] = 12345678901234567
         self.held.add(request)
         choice = {"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "length"}
         answer = {"id": "x", "choices": [choice], "usage": self._usage(seen, 1), "kv_transfer_params": None if "PNOKV" in text else kv}
@@ -196,6 +199,7 @@ class FakeEngine:
             last = index == len(self.words) - 1
             self._event(writer, {"choices": [{"index": 0, **part, "finish_reason": "stop" if last else None}]})
             await writer.drain()
+            seen.words_sent += 1
             await asyncio.sleep(self.chunk_gap_s)
         if (seen.body.get("stream_options") or {}).get("include_usage"):
             self._event(writer, {"choices": [], "usage": self._usage(seen, len(self.words))})
