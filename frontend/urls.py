@@ -2,6 +2,25 @@
 
 from __future__ import annotations
 
-from django.urls import URLPattern
+from django.contrib.auth import views as auth
+from django.urls import URLPattern, path, re_path
 
-urlpatterns: list[URLPattern] = []
+from frontend.pages import actions, assets, events, fleets, overview, releases, stage
+
+urlpatterns: list[URLPattern] = [
+    path("", overview.overview, name="overview"),
+    path("attention", overview.attention_count, name="attention"),
+    path("login", auth.LoginView.as_view(template_name="frontend/login.html", redirect_authenticated_user=True), name="login"),
+    path("logout", auth.LogoutView.as_view(), name="logout"),
+    path("fleets", fleets.fleets, name="fleets"),
+    path("events", events.events, name="events"),
+    path("releases", releases.releases, name="releases"),
+    path("releases/new", releases.release_new, name="release-new"),
+    path("releases/dry-runs/<str:dry_run>", releases.dry_run, name="dry-run"),
+    path("releases/<str:model>/<int:number>", releases.release, name="release"),
+    path("stages/<str:model>/<str:name>", stage.stage, name="stage"),
+    path("stages/<str:model>/<str:name>/charts", stage.stage_charts, name="stage-charts"),
+    path("stages/<str:model>/<str:name>/rollback", actions.rollback, name="rollback"),
+    re_path(r"^stages/(?P<model>[^/]+)/(?P<name>[^/]+)/rollout/(?P<action>promote|pause|resume)$", actions.act, name="rollout-act"),
+    path("assets/plotly-<str:version>.min.js", assets.plotly_js, name="plotly"),
+]

@@ -1,0 +1,279 @@
+"""Figures of the stage page as plain dicts for Plotly, with a heading, a sentence and a table each.
+
+Colours are names of tokens of the style sheet (`@base`): the page resolves them, so a change of theme needs no new figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+Values = Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An entry of a chart's key: a release's line, or a swatch of the phase ramp."""
+
+    text: str
+    kind: str  # `base`, `canary`, `ph1` .. `ph4`, `note`
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """The chart in a sentence: the value first, then the verdict."""
+
+    strong: str
+    rest: str = ""
+    tone: str = ""  # `bad` when the value is over its limit
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """An event drawn on every chart under its letter."""
+
+    letter: str
+    at: datetime
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A horizontal line. A soft one is advice, not an alarm."""
+
+    value: float
+    text: str
+    soft: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line, bar or band. `colour` is a token; `thin` draws a median under its p99."""
+
+    name: str
+    colour: str
+    values: Values
+    dashed: bool = False
+    thin: bool = False
+    pattern: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One chart as the page shows it. `kind` is `lines`, `stack`, `bars` or `area`."""
+
+    id: str
+    title: str
+    say: Say
+    key: tuple[Key, ...]
+    figure: dict[str, Any] = field(default_factory=dict)
+    big: bool = False
+    empty: str = ""  # the sentence in place of a plot that would have nothing in it
+
+
+def rounded(values: Iterable[float | None], scale: float = 1.0) -> list[float | None]:
+    """Values for the wire: four significant digits are more than a screen shows."""
+    return [None if value is None else float(f"{value * scale:.4g}") for value in values]
+
+
+def newest(values: Values, within: int = 6) -> float | None:
+    """The last figure of the last few steps; what is older is no present."""
+    return next((value for value in reversed(values[-within:]) if value is not None), None)
+
+
+def _axis(**more: Any) -> dict[str, Any]:
+    axis = {
+        "gridcolor": "@line",
+        "linecolor": "@line-2",
+        "zeroline": False,
+        "fixedrange": True,
+        "tickfont": {"size": 11, "color": "@ink-3"},
+    }
+    return {**axis, **more}
+
+
+def _line_trace(line: Line, at: list[str], unit: str, area: bool) -> dict[str, Any]:
+    trace: dict[str, Any] = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": line.name,
+        "x": at,
+        "y": list(line.values),
+        "connectgaps": False,
+        "line": {
+            "color": f"@{line.colour}",
+            "width": 1.2 if line.thin else 2.5 if line.dashed else 2,
+            "dash": "5px,3px" if line.dashed else "solid",
+        },
+        "hovertemplate": _hover(line.name, unit),
+    }
+    if _lonely(line.values):  # a sample between two gaps has no line to be seen by
+        trace.update(mode="lines+markers", marker={"size": 4, "color": f"@{line.colour}"})
+    if area:
+        trace.update(fill="tozeroy", fillcolor="@sunken")
+    return trace
+
+
+def _lonely(values: Values) -> bool:
+    padded = (None, *values, None)
+    return any(
+        value is not None and before is None and after is None for before, value, after in zip(padded, padded[1:], padded[2:], strict=False)
+    )
+
+
+def _hover(name: str, unit: str) -> str:
+    suffix = "%" if unit == "%" else f" {unit}" if unit else ""
+    return f"%{{y:,}}{suffix}<extra>{name}</extra>"
+
+
+def _stack_trace(line: Line, at: list[str], unit: str) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "stackgroup": "all",
+        "name": line.name,
+        "x": at,
+        "y": list(line.values),
+        "line": {"width": 1, "color": "@surface"},
+        "fillcolor": f"@{line.colour}",
+        "hovertemplate": _hover(line.name, unit),
+    }
+
+
+def _bar_trace(line: Line, at: list[str], unit: str) -> dict[str, Any]:
+    marker: dict[str, Any] = {"color": f"@{line.colour}", "line": {"width": 0}}
+    if line.pattern:
+        marker["pattern"] = {"shape": line.pattern, "fillmode": "overlay", "size": 5, "solidity": 0.3, "fgcolor": "@surface"}
+    return {"type": "bar", "name": line.name, "x": at, "y": list(line.values), "marker": marker, "hovertemplate": _hover(line.name, unit)}
+
+
+def _mark_shapes(marks: Sequence[Mark]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    shapes = [
+        {
+            "type": "line",
+            "x0": iso(mark.at),
+            "x1": iso(mark.at),
+            "yref": "paper",
+            "y0": 0,
+            "y1": 1,
+            "line": {"color": "@control", "width": 1, "dash": "dot"},
+        }
+        for mark in marks
+    ]
+    texts = [
+        {
+            "x": iso(mark.at),
+            "yref": "paper",
+            "y": 1,
+            "yanchor": "bottom",
+            "text": mark.letter,
+            "showarrow": False,
+            "font": {"size": 11, "color": "@ink-2"},
+        }
+        for mark in marks
+    ]
+    return shapes, texts
+
+
+def _limit_shapes(limit: Limit) -> tuple[dict[str, Any], dict[str, Any]]:
+    colour = "@ink-3" if limit.soft else "@bad"
+    stroke = {"color": colour, "width": 1 if limit.soft else 1.5, "dash": "dash" if limit.soft else "solid"}
+    shape = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": limit.value, "y1": limit.value, "line": stroke}
+    text = {
+        "xref": "paper",
+        "x": 0,
+        "xanchor": "left",
+        "y": limit.value,
+        "yanchor": "bottom",
+        "text": limit.text,
+        "showarrow": False,
+        "font": {"size": 11, "color": colour},
+    }
+    return shape, text
+
+
+def iso(at: datetime) -> str:
+    """An instant as Plotly's date axis reads it."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _top(lines: Sequence[Line], kind: str, limit: Limit | None, top: float | None) -> float:
+    if top is not None:
+        return top
+    if kind in {"stack", "bars"}:
+        columns = zip(*(line.values for line in lines), strict=True) if lines else iter(())
+        highest = max((sum(value or 0 for value in column) for column in columns), default=0)
+    else:
+        highest = max((value for line in lines for value in line.values if value is not None), default=0)
+    if limit and not limit.soft:
+        highest = max(highest, limit.value)
+    return highest * 1.18 or 1.0
+
+
+def figure(
+    at: Sequence[datetime],
+    lines: Sequence[Line],
+    *,
+    unit: str = "",
+    kind: str = "lines",
+    limit: Limit | None = None,
+    marks: Sequence[Mark] = (),
+    top: float | None = None,
+) -> dict[str, Any]:
+    """Data and layout of one chart over the instants `at`; `top` fixes the axis."""
+    when = [iso(instant) for instant in at]
+    if kind == "stack":
+        data = [_stack_trace(line, when, unit) for line in lines]
+    elif kind == "bars":
+        data = [_bar_trace(line, when, unit) for line in lines]
+    else:
+        data = [_line_trace(line, when, unit, kind == "area") for line in lines]
+    shown = [mark for mark in marks if at and at[0] <= mark.at <= at[-1]]
+    shapes, texts = _mark_shapes(shown)
+    highest = _top(lines, kind, limit, top)
+    if limit and limit.value <= highest:
+        shape, text = _limit_shapes(limit)
+        shapes.append(shape)
+        texts.append(text)
+    layout = {
+        "autosize": True,
+        "barmode": "stack",
+        "bargap": 0.15,
+        "showlegend": False,
+        "hovermode": "x unified",
+        "dragmode": False,
+        "margin": {"l": 44, "r": 8, "t": 16, "b": 22},
+        "paper_bgcolor": "transparent",
+        "plot_bgcolor": "transparent",
+        "font": {"size": 11, "color": "@ink-3"},
+        "hoverlabel": {"bgcolor": "@surface", "bordercolor": "@line-2", "font": {"size": 12, "color": "@ink"}},
+        "shapes": shapes,
+        "annotations": texts,
+        "xaxis": _axis(
+            type="date",
+            range=[when[0], when[-1]] if when else [],
+            tickformat="%H:%M",
+            nticks=6,
+            showgrid=False,
+            showline=True,
+            hoverformat="%H:%M:%S",
+        ),
+        "yaxis": _axis(range=[0, highest], nticks=5, tickformat=",", ticksuffix="%" if unit == "%" else ""),
+    }
+    return {"data": data, "layout": layout, "unit": unit}
+
+
+def plain(charts: Sequence[Chart]) -> list[Mapping[str, Any]]:
+    """What the page's script reads: everything of a chart that changes."""
+    return [
+        {
+            "id": chart.id,
+            "say": {"strong": chart.say.strong, "rest": chart.say.rest, "tone": chart.say.tone},
+            "key": [{"text": key.text, "kind": key.kind} for key in chart.key],
+            "figure": chart.figure,
+            "empty": chart.empty,
+        }
+        for chart in charts
+    ]

@@ -1,0 +1,1 @@
+"""The pages: one module a page, each a plain view over selectors."""

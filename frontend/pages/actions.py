@@ -1,0 +1,71 @@
+"""Forms that change a stage: roll back, promote, pause, resume. Each goes through the service that API and command use."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST
+
+from denvweb.core.errors import DenvError, NotFoundError
+from frontend.pages.base import PageRequest, actor, page
+from frontend.pages.stage import will
+from releases.selectors.stages import stage_view
+from releases.services import rollouts
+
+_DONE = {
+    "promote": "Promoted: the rollout goes on to its next step.",
+    "pause": "Paused: traffic stays as it is, alarms stay armed.",
+    "resume": "Resumed.",
+}
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@page
+def rollback(request: PageRequest, model: str, name: str) -> HttpResponse:
+    """GET asks, for browsers without script; POST rolls back."""
+    stage = f"{model}/{name}"
+    if request.method != "POST":
+        view = stage_view(stage=stage)
+        return render(
+            request, "frontend/rollback.html", {"title": f"Roll back {stage}", "section": "overview", "stage": view, "will": will(view)}
+        )
+    to = request.POST.get("to", "")
+    try:
+        rollouts.rollback(
+            stage=stage,
+            to=int(to) if to.isdecimal() else None,
+            actor=actor(request),
+            via="ui",
+            reason=request.POST.get("reason", "").strip()[:200],
+        )
+    except NotFoundError:
+        raise
+    except DenvError as error:
+        messages.error(request, f"Not rolled back: {error.detail}", extra_tags="bad")
+    else:
+        messages.success(
+            request, "Rolling back. It was written down before this page answered, and goes on whatever happens to it.", extra_tags="ok"
+        )
+    return redirect(reverse("stage", args=(model, name)))
+
+
+@require_POST
+@page
+def act(request: PageRequest, model: str, name: str, action: str) -> HttpResponse:
+    """Promote, pause or resume the stage's rollout; a promotion names the generation that the person saw."""
+    stage = f"{model}/{name}"
+    generation = request.POST.get("generation", "")
+    reason = request.POST.get("reason", "").strip()[:200]
+    seen = int(generation) if generation.isdecimal() else None
+    service = {"promote": rollouts.rollout_promote, "pause": rollouts.rollout_pause, "resume": rollouts.rollout_resume}[action]
+    try:
+        service(stage=stage, generation=seen, actor=actor(request), via="ui", reason=reason)
+    except NotFoundError:
+        raise
+    except DenvError as error:
+        messages.error(request, f"Refused: {error.detail}", extra_tags="bad")
+    else:
+        messages.success(request, _DONE[action], extra_tags="ok")
+    return redirect(reverse("stage", args=(model, name)))

@@ -1,0 +1,67 @@
+"""What all pages share: signing in first, the error tree as pages, and a whole page or only its living part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, cast
+
+from django.contrib.auth.models import AbstractBaseUser, User
+from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import render
+from django.utils.cache import patch_vary_headers
+from django_htmx.http import HttpResponseClientRedirect
+from django_htmx.middleware import HtmxDetails
+
+from denvweb.core.errors import ForbiddenError, NotFoundError
+
+P = ParamSpec("P")
+
+
+class PageRequest(HttpRequest):
+    """A request of somebody who has signed in, as the middleware leaves it."""
+
+    htmx: HtmxDetails
+    user: AbstractBaseUser | User  # type: ignore[assignment]  # the decorator below has turned anonymous ones away
+
+
+def page(view: Callable[Concatenate[PageRequest, P], HttpResponseBase]) -> Callable[Concatenate[HttpRequest, P], HttpResponseBase]:
+    """A view for people who have signed in.
+
+    A refresh by a page whose session has ended is sent to the login as a whole page, not swapped into the old one.
+    """
+
+    @wraps(view)
+    def inner(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
+        asked = cast(PageRequest, request)
+        if not request.user.is_authenticated:
+            login = redirect_to_login(request.get_full_path())
+            return HttpResponseClientRedirect(login["Location"]) if asked.htmx else login
+        try:
+            response = view(asked, *args, **kwargs)
+        except NotFoundError as error:
+            raise Http404(error.detail) from error
+        except ForbiddenError as error:
+            raise PermissionDenied(error.detail) from error
+        response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+    return inner
+
+
+def show(request: PageRequest, name: str, context: dict[str, Any], *, status: int = 200) -> HttpResponse:
+    """The page `name`, or only what lives in it (`_name.html`) when the page itself asks again."""
+    template = f"frontend/_{name}.html" if request.htmx else f"frontend/{name}.html"
+    now = datetime.now(UTC)
+    response = render(request, template, {"now": now, "living": f"frontend/_{name}.html", **context}, status=status)
+    patch_vary_headers(response, ["HX-Request"])
+    return response
+
+
+def actor(request: PageRequest) -> str:
+    """Who did it, for the journal."""
+    return request.user.get_username()

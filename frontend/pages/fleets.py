@@ -1,0 +1,179 @@
+"""Fleets: what runs where, what is free, what is broken?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from django.http import HttpResponse
+from django.views.decorators.http import require_safe
+
+from fleets.domain.types import NodeState
+from fleets.domain.views import DomainMap, FleetMap, NodeMap
+from fleets.selectors import fleet_maps
+from frontend import gpumap, words
+from frontend.gpumap import Picture
+from frontend.pages.base import PageRequest, page, show
+from frontend.pages.stage import stable_releases
+from frontend.words import Badge
+from releases.selectors.stages import stages_view
+
+DENSE_ABOVE = 12  # domains of one fleet
+_TILE_WORDS = {"x": "a node lost", "s": "silent", "c": "with a canary", "b": "in use", "f": "free"}
+_TILE_MARKS = {"x": "×", "s": "?", "c": "c", "b": "", "f": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One domain in the dense view."""
+
+    kind: str
+    mark: str
+    label: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fleet on its page: maps of its domains, or tiles where there are many."""
+
+    view: FleetMap
+    pictures: tuple[Picture, ...]
+    tiles: tuple[Tile, ...]
+    used: int
+    unusable: int
+    small: bool  # domains of one node
+    shape: str
+
+    @property
+    def dense(self) -> bool:
+        """Whether tiles stand for maps."""
+        return bool(self.tiles)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """One node in the table."""
+
+    fleet: str
+    node: str
+    badge: Badge
+    ready: bool
+    runs: str
+    used: int
+    gpus: int
+    last_report_at: datetime | None
+    reason: str
+
+
+def _usable(node: NodeMap) -> bool:
+    return node.state is NodeState.READY and not node.cordoned
+
+
+def _counts(fleet: FleetMap) -> tuple[int, int]:
+    """GPUs in use and GPUs that are neither in use nor free."""
+    used = sum(
+        cell.state == "used" for domain in fleet.domains for node in domain.nodes if node.state is NodeState.READY for cell in node.cells
+    )
+    return used, max(0, fleet.gpus - fleet.free - used)
+
+
+def _tile(domain: DomainMap, stable: dict[str, str]) -> Tile:
+    picture = gpumap.draw(domain, stable)
+    return Tile(picture.tile, _TILE_MARKS[picture.tile], f"{picture.label}, {_TILE_WORDS[picture.tile]}", picture.name)
+
+
+_TILE_ORDER = "xscbf"
+
+
+def block(fleet: FleetMap, stable: dict[str, str]) -> Block:
+    """A fleet ready for its page."""
+    used, unusable = _counts(fleet)
+    dense = len(fleet.domains) > DENSE_ABOVE
+    tiles = sorted((_tile(domain, stable) for domain in fleet.domains), key=lambda tile: _TILE_ORDER.index(tile.kind)) if dense else ()
+    pictures = () if dense else tuple(gpumap.draw(domain, stable) for domain in fleet.domains)
+    sizes = Counter(domain.size for domain in fleet.domains)
+    shape = ", ".join(f"{words.plural(count, 'domain')} of {size} GPUs" for size, count in sorted(sizes.items()))
+    small = all(len(domain.nodes) <= 1 for domain in fleet.domains)
+    return Block(fleet, pictures, tuple(tiles), used, unusable, small, shape)
+
+
+def _runs(node: NodeMap) -> str:
+    letters = {"prefill": "P", "decode": "D", "aggregated": "A"}
+    found = {(cell.stage, f"{letters[cell.role.value]}{cell.ordinal + 1}") for cell in node.cells if cell.stage and cell.role}
+    stages = sorted({stage for stage, _ in found})
+    return "; ".join(f"{stage} {' '.join(sorted(mark for at, mark in found if at == stage))}" for stage in stages)
+
+
+def _reason(fleet: FleetMap, node: NodeMap) -> str:
+    broken = sum(cell.state == "broken" for cell in node.cells)
+    foreign = sum(cell.state == "foreign" for cell in node.cells)
+    parts = [
+        "healing is frozen" if fleet.frozen and node.state in (NodeState.SUSPECT, NodeState.LOST) else "",
+        "its replicas are replaced" if not fleet.frozen and node.state is NodeState.LOST else "",
+        "its report is late" if not fleet.frozen and node.state is NodeState.SUSPECT else "",
+        "takes nothing new" if node.cordoned else "",
+        f"{words.plural(broken, 'GPU')} broken" if broken else "",
+        f"{words.plural(foreign, 'GPU')} held by other processes" if foreign else "",
+        "its agent has not reported yet" if node.state is NodeState.NEW else "",
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def node_rows(fleets: Sequence[FleetMap]) -> list[NodeRow]:
+    """All nodes, the ones that are not ready first."""
+    rows = [
+        NodeRow(
+            fleet=fleet.fleet,
+            node=node.node,
+            badge=words.node_badge(node.state.value, node.cordoned),
+            ready=_usable(node),
+            runs=_runs(node),
+            used=sum(cell.state == "used" for cell in node.cells),
+            gpus=len(node.cells),
+            last_report_at=node.last_report_at,
+            reason=_reason(fleet, node),
+        )
+        for fleet in fleets
+        for domain in fleet.domains
+        for node in domain.nodes
+    ]
+    return sorted(rows, key=lambda row: (row.ready, row.fleet, row.node))
+
+
+def _headline(blocks: Sequence[Block]) -> str:
+    gpus, free = sum(item.view.gpus for item in blocks), sum(item.view.free for item in blocks)
+    used, unusable = sum(item.used for item in blocks), sum(item.unusable for item in blocks)
+    tail = f", {unusable:,} not usable" if unusable else ""
+    return f"{words.plural(len(blocks), 'fleet')}, {gpus:,} GPUs: {used:,} in use, {free:,} free{tail}"
+
+
+def _largest_hole(fleets: Sequence[FleetMap]) -> DomainMap | None:
+    domains = [domain for fleet in fleets for domain in fleet.domains if domain.free]
+    return max(domains, key=lambda domain: domain.free, default=None)
+
+
+@require_safe
+@page
+def fleets(request: PageRequest) -> HttpResponse:
+    """All fleets as maps."""
+    maps = fleet_maps()
+    stable = stable_releases(stages_view())
+    blocks = [block(fleet, stable) for fleet in maps]
+    rows = node_rows(maps)
+    return show(
+        request,
+        "fleets",
+        {
+            "title": "Fleets",
+            "section": "fleets",
+            "now": datetime.now(UTC),
+            "blocks": blocks,
+            "headline": _headline(blocks),
+            "hole": _largest_hole(maps),
+            "troubled": [row for row in rows if not row.ready],
+            "ready": [row for row in rows if row.ready],
+        },
+    )

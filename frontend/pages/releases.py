@@ -1,0 +1,200 @@
+"""Releases: what is it, what changed, where is it? And a new one: does it fit, and what will happen?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
+
+from denvweb.core.errors import DenvError, NotFoundError
+from frontend import diffs, words
+from frontend.pages.base import PageRequest, actor, page, show
+from frontend.pages.overview import two_releases
+from frontend.words import Badge
+from releases.domain.views import DryRunView, ReleaseView, StageView
+from releases.selectors.releases import dry_run_view, release_view, releases_view
+from releases.selectors.stages import stages_view
+from releases.services.dry_runs import dry_run_create
+from releases.services.releases import release_create
+
+EXAMPLE = """\
+release:
+  model: my-model
+  weights: hf://org/name@revision
+  recipe: deepseek-v4.1-flash/deepinfer@3
+  topology:
+    mode: disaggregated
+    prefill: { gpus: 4, replicas: 2 }
+    decode: { gpus: 64, replicas: 1 }
+stages:
+  prod-us:
+    fleets: [my-fleet]
+    replicas: 2
+    alarms: { ttft-p99: 1500ms, itl-p99: 60ms, error-rate: 1% }
+    rollout: { canary: 10%, steps: [50%, 100%], hold: 10m, bake: 30m }
+"""
+_PLACE = re.compile(r"^[^:\s]*:(\d+):\d+\s")
+
+
+@dataclass(frozen=True, slots=True)
+class FileError:
+    """One mistake in the file; `line` is None where no line is to blame."""
+
+    line: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A release in one stage."""
+
+    stage: StageView
+    badge: Badge
+    base: str
+    canary: str
+    share: float | None
+    here: bool
+
+
+def _place(release: str, stage: StageView) -> Place:
+    base, canary = two_releases(stage)
+    here = release in stage.releases or release == base
+    badge = words.stage_badge(stage) if here or release == canary else Badge("off", "off", "Not deployed")
+    return Place(stage, badge, base, canary, stage.releases.get(release), here)
+
+
+def models_of(stages: Sequence[StageView]) -> list[str]:
+    """Models by name, each once."""
+    return sorted({stage.model for stage in stages})
+
+
+@require_safe
+@page
+def releases(request: PageRequest) -> HttpResponse:
+    """All releases, model by model, newest first."""
+    stages = stages_view()
+    models = [(model, releases_view(model=model), [stage for stage in stages if stage.model == model]) for model in models_of(stages)]
+    return show(request, "releases", {"title": "Releases", "section": "releases", "now": datetime.now(UTC), "models": models})
+
+
+@require_safe
+@page
+def release(request: PageRequest, model: str, number: int) -> HttpResponse:
+    """One release, against the one before it or the one that `?against=` names."""
+    view = release_view(model=model, number=number)
+    others = [other for other in releases_view(model=model) if other.number != number]
+    against = _against(others, number, request.GET.get("against", ""))
+    stages = [stage for stage in stages_view() if stage.model == model]
+    return show(
+        request,
+        "release",
+        {
+            "title": f"{model}, release {number}",
+            "section": "releases",
+            "now": datetime.now(UTC),
+            "release": view,
+            "key": f"{model}@{number}",
+            "others": others,
+            "against": against,
+            "diff": diffs.compare(against.yaml, view.yaml) if against else (),
+            "pools": _pools(against, view),
+            "places": [_place(f"{model}@{number}", stage) for stage in stages],
+        },
+    )
+
+
+def _against(others: Sequence[ReleaseView], number: int, asked: str) -> ReleaseView | None:
+    if asked.isdecimal():
+        return next((other for other in others if other.number == int(asked)), None)
+    return max((other for other in others if other.number < number), key=lambda other: other.number, default=None)
+
+
+def _pools(before: ReleaseView | None, after: ReleaseView) -> list[tuple[str, str, bool]]:
+    """Each pool with its generation hash, and whether that is the one of the release before."""
+    return [
+        (role, digest, before is not None and before.generations.get(role) == digest)
+        for role, digest in after.generations.items()
+        if role != "compat"
+    ]
+
+
+def file_errors(run: DryRunView) -> list[FileError]:
+    """Mistakes with the line that each names."""
+    found = [(_PLACE.match(text), text) for text in run.file_errors]
+    return [FileError(int(match[1]) if match else None, text) for match, text in found]
+
+
+def _starting_text(request: PageRequest) -> tuple[str, str]:
+    """The text to begin with, and where it is from: the release asked for, or the newest of any model."""
+    asked = request.GET.get("from", "")
+    model, _, number = asked.partition("@")
+    if number.isdecimal():
+        return release_view(model=model, number=int(number)).yaml, f"Starts from {model}, release {number}."
+    return EXAMPLE, "Starts from an example: put in your model, weights, recipe and fleets."
+
+
+def _run_context(run: DryRunView) -> dict[str, object]:
+    return {
+        "run": run,
+        "file_errors": file_errors(run),
+        "running": run.state != "done",
+        "can": run.state == "done" and not run.error_count and not run.file_errors,
+    }
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@page
+def release_new(request: PageRequest) -> HttpResponse:
+    """The editor. A POST runs the text dry, or with `action=release` makes it a release."""
+    if request.method != "POST":
+        yaml, start = _starting_text(request)
+        return render(request, "frontend/release_new.html", _editor(yaml, start))
+    yaml = request.POST.get("yaml", "").replace("\r\n", "\n")
+    if request.POST.get("action") == "release":
+        return _create(request, yaml)
+    try:
+        run = dry_run_view(id=dry_run_create(yaml=yaml, actor=actor(request)).pk)
+    except DenvError as error:
+        context = {"failed": error}
+        return (
+            render(request, "frontend/_dry_run.html", context)
+            if request.htmx
+            else render(request, "frontend/release_new.html", {**_editor(yaml, ""), **context})
+        )
+    context = _run_context(run)
+    return (
+        render(request, "frontend/_dry_run.html", context)
+        if request.htmx
+        else render(request, "frontend/release_new.html", {**_editor(yaml, ""), **context})
+    )
+
+
+def _editor(yaml: str, start: str) -> dict[str, object]:
+    return {"title": "New release", "section": "releases", "now": datetime.now(UTC), "yaml": yaml, "start": start}
+
+
+def _create(request: PageRequest, yaml: str) -> HttpResponse:
+    try:
+        made = release_create(yaml=yaml, actor=actor(request), via="ui", note=request.POST.get("note", "").strip()[:200])
+    except NotFoundError:
+        raise
+    except DenvError as error:
+        messages.error(request, f"Not released: {error.detail}", extra_tags="bad")
+        return render(request, "frontend/release_new.html", {**_editor(yaml, ""), "failed": error}, status=409)
+    number, model = made.release.number, made.release.model.name
+    messages.success(request, f"Release {number} of {model} is written down, and its rollout begins.", extra_tags="ok")
+    return redirect(reverse("release", args=(model, number)))
+
+
+@require_safe
+@page
+def dry_run(request: PageRequest, dry_run: str) -> HttpResponse:
+    """How far a dry run is; the page asks until it is done, and then stops by itself."""
+    return render(request, "frontend/_dry_run.html", _run_context(dry_run_view(id=dry_run)))

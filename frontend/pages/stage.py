@@ -1,0 +1,186 @@
+"""The stage: is the new release worse, why, and what if I go back?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from django.http import HttpResponse, JsonResponse
+from django.views.decorators.http import require_safe
+
+from denvweb.core import units
+from fleets.domain.views import FleetMap, UnitView
+from fleets.selectors import fleet_maps
+from frontend import charts, evidence, gpumap, stagecharts, unitpic, words
+from frontend.gpumap import Picture
+from frontend.pages.assets import plotly_version
+from frontend.pages.base import PageRequest, page, show
+from frontend.pages.overview import two_releases
+from metrics.domain.views import GroupView
+from metrics.selectors import metrics_view
+from releases.domain.views import PlanStepView, RolloutView, StageView
+from releases.selectors.stages import stage_view
+
+_RATE_SPAN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One stop of the rail."""
+
+    view: PlanStepView
+    css: str  # `done`, `now`, `todo`
+    when: str
+    passed_s: float | None  # of a hold
+    total_s: float | None
+    hold: str
+
+
+@dataclass(frozen=True, slots=True)
+class Buttons:
+    """What a person may do to the rollout now."""
+
+    approve: bool
+    promote: bool
+    pause: bool
+    resume: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Will:
+    """A line of what a rollback will do."""
+
+    when: str
+    what: str
+
+
+def steps(rollout: RolloutView, now: datetime) -> tuple[Step, ...]:
+    """The rail, with the time that a hold has taken."""
+    return tuple(_step(step, now) for step in rollout.plan.steps)
+
+
+def _step(step: PlanStepView, now: datetime) -> Step:
+    css = {"done": "done", "now": "now", "skipped": "done"}.get(step.state, "todo")
+    when = "" if step.started_at is None else words.when(step.started_at, now)
+    passed_s = total_s = None
+    hold = ""
+    if step.state == "now" and step.started_at and step.ends_at and step.ends_at > step.started_at:
+        total_s = (step.ends_at - step.started_at).total_seconds()
+        passed_s = min(total_s, max(0.0, (now - step.started_at).total_seconds()))
+        hold = f"{units.format_duration(passed_s)} of {units.format_duration(total_s)}"
+    return Step(step, css, when, passed_s, total_s, hold)
+
+
+def buttons(stage: StageView) -> Buttons:
+    """Promote, pause and resume, only where the state machine would take them."""
+    rollout = stage.rollout
+    if rollout is None or not rollout.active or rollout.state in {"rolling-back", "rollback-blocked"}:
+        return Buttons(approve=False, promote=False, pause=False, resume=False)
+    held = rollout.state == "held"
+    approve = held and rollout.reason == "approval"
+    return Buttons(
+        approve=approve,
+        promote=not approve and rollout.kind == "rollout" and rollout.state in {"rolling", "held"},
+        pause=rollout.state in {"rolling", "baking"} or (held and rollout.reason not in {"manual", "approval"}),
+        resume=held and rollout.reason == "manual",
+    )
+
+
+def will(stage: StageView) -> tuple[Will, ...]:
+    """What a rollback does now, to what is in flight, then and after."""
+    flight, warm = stage.preflight, stage.preflight.warm_units
+    if not flight.possible or flight.to_release is None:
+        return ()  # the preflight's own sentence says it all
+    target = f"{stage.model}@{flight.to_release}"
+    if warm:
+        units_text = words.plural(warm, "warm unit")
+        now = f"Release {flight.to_release} takes all traffic on {units_text}: {words.share(flight.capacity_ratio)} of capacity."
+    else:
+        now = f"No unit of release {flight.to_release} is warm: one is brought up first, and traffic stays where it is until it is ready."
+    going = sum(count for release, count in stage.routers.inflight.items() if release != target)
+    lines = [Will("now", now), Will("in flight", f"{words.plural(going, 'request')} on the newer release may finish; none is cut.")]
+    if flight.full_after_s:
+        lines.append(Will("then", f"All {flight.desired_units} units are back after about {units.format_duration(flight.full_after_s)}."))
+    lines.append(Will("after", "The release that you leave is not deployed here again by itself until a person lifts the hold."))
+    return tuple(lines)
+
+
+def stable_releases(stages: Sequence[StageView]) -> dict[str, str]:
+    """Each stage's steady release, by stage: whatever else runs there is on trial."""
+    return {stage.stage: two_releases(stage)[0] for stage in stages}
+
+
+def drawings(stage: StageView, maps: Sequence[FleetMap], figures: Sequence[GroupView]) -> tuple[unitpic.Drawing, ...]:
+    """All units of the stage, each with its figures and its domain."""
+    base, _ = two_releases(stage)
+    by_unit = {group.group: group for group in figures}
+    domains = {domain.domain: domain for fleet in maps for domain in fleet.domains}
+
+    def drawing(unit: UnitView) -> unitpic.Drawing:
+        domain = domains.get(unit.domain)
+        picture: Picture | None = gpumap.draw(domain, {stage.stage: base}) if domain else None
+        nodes = len(domain.nodes) if domain else 0
+        return unitpic.draw(unit, bool(base) and unit.release != base, by_unit.get(unit.unit), picture, nodes)
+
+    return tuple(drawing(unit) for unit in sorted(stage.units, key=lambda unit: unit.slot))
+
+
+def _rollout_context(stage: StageView, now: datetime) -> dict[str, Any]:
+    rollout = stage.rollout
+    if rollout is None:
+        return {"rollout": None}
+    return {"rollout": rollout, "rail": steps(rollout, now), "evidence": evidence.table(rollout.verdicts)}
+
+
+def _living(stage: StageView, now: datetime) -> dict[str, Any]:
+    maps = fleet_maps(names=tuple({unit.fleet for unit in stage.units})) if stage.units else ()
+    figures = metrics_view(stage=stage.stage, span_s=_RATE_SPAN_S, by="unit", now=now)
+    base, canary = two_releases(stage)
+    return {
+        "stage": stage,
+        "base": base,
+        "canary": canary,
+        "buttons": buttons(stage),
+        "will": will(stage),
+        "drawings": drawings(stage, maps, figures.groups),
+        "per_s": figures.total.per_s,
+        **_rollout_context(stage, now),
+    }
+
+
+@require_safe
+@page
+def stage(request: PageRequest, model: str, name: str) -> HttpResponse:
+    """The page; a refresh leaves the charts out, which have a source of their own."""
+    now = datetime.now(UTC)
+    view = stage_view(stage=f"{model}/{name}")
+    span = stagecharts.span_of(request.GET.get("range", ""))
+    drawn = stagecharts.stubs() if request.htmx else stagecharts.build(view, span, now)
+    return show(
+        request,
+        "stage",
+        {
+            "title": view.stage,
+            "section": "overview",
+            "now": now,
+            "span": span,
+            "spans": stagecharts.SPANS,
+            "plotly_version": plotly_version(),
+            "charts": drawn,
+            "chart_data": None if request.htmx else charts.plain(drawn),
+            "marks": stagecharts.marks(view.stage, span, now),
+            **_living(view, now),
+        },
+    )
+
+
+@require_safe
+@page
+def stage_charts(request: PageRequest, model: str, name: str) -> HttpResponse:
+    """The figures alone, for the page's script."""
+    now = datetime.now(UTC)
+    view = stage_view(stage=f"{model}/{name}")
+    drawn = stagecharts.build(view, stagecharts.span_of(request.GET.get("range", "")), now)
+    return JsonResponse({"charts": charts.plain(drawn)})

@@ -1,0 +1,264 @@
+"""The charts of a stage: which lines they hold, what they say in a sentence, which events are drawn on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from frontend import charts, words
+from frontend.charts import Chart, Key, Limit, Line, Mark, Say, Values, newest, rounded
+from frontend.pages.overview import two_releases
+from metrics.domain.views import FrameView
+from metrics.selectors import events_view, frame_view
+from releases.domain.views import AlarmView, StageView
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A time range of the page."""
+
+    minutes: int
+    text: str
+    step_s: float
+    every_ms: int  # how often the page asks again
+
+
+SPANS = (
+    Span(15, "15 min", 10, 2000),
+    Span(60, "1 h", 30, 2000),
+    Span(360, "6 h", 120, 15_000),
+    Span(1440, "24 h", 600, 60_000),
+)
+PHASES = (  # from the bottom of the stack up
+    ("phase.first-step", "first decode step", "ph-4"),
+    ("phase.transfer", "transfer", "ph-3"),
+    ("phase.prefill", "prefill", "ph-2"),
+    ("phase.queue", "queue", "ph-1"),
+)
+ERRORS = (  # what a client sees, and the router's classes behind it
+    ("queue full, 429", ("errors.queue-full",)),
+    ("too late, 504", ("errors.timeout",)),
+    ("stream cut", ("errors.stream-cut",)),
+    ("engine, 5xx", ("errors.decode", "errors.prefill", "errors.connect", "errors.no-unit")),
+)
+LATENCIES = ("ttft.p50", "ttft.p99", "itl.p50", "itl.p99")
+_MARKS_MAX = 8
+_MARK_KINDS = ("rollout", "rollback", "alarm", "release")
+_RAMP = ("ph-1", "ph-2", "ph-3", "ph-4")
+_PATTERNS = ("", "/", "", "x")
+TITLES = {
+    "ttft": "TTFT, at the router",
+    "itl": "ITL, at the router",
+    "phases": "TTFT by phase, mean",
+    "errors": "Errors by class, per minute",
+    "queue": "Prefill queue, depth",
+    "kv": "Decode KV in use",
+    "share": "Prefilled remotely",
+}
+_BIG = ("ttft", "itl")
+
+
+def span_of(text: str) -> Span:
+    """The range that the address names; 15 minutes when it names none."""
+    return next((span for span in SPANS if str(span.minutes) == text), SPANS[0])
+
+
+def stubs() -> list[Chart]:
+    """Empty places for a refresh, which leaves the drawn charts alone."""
+    return [Chart(name, title, Say(""), (), big=name in _BIG) for name, title in TITLES.items()]
+
+
+def marks(stage: str, span: Span, now: datetime) -> tuple[Mark, ...]:
+    """The newest events of rollouts and alarms in the range, lettered in the order they came."""
+    since = now - timedelta(minutes=span.minutes)
+    events = [event for event in events_view(stage=stage, limit=60) if event.at >= since and event.kind.startswith(_MARK_KINDS)]
+    oldest_first = list(reversed(events[:_MARKS_MAX]))
+    return tuple(Mark(chr(ord("A") + index), event.at, event.sentence) for index, event in enumerate(oldest_first))
+
+
+def build(stage: StageView, span: Span, now: datetime) -> list[Chart]:
+    """All charts of the page, from three reads of the figures."""
+    frame = _frame(stage, span, now, LATENCIES)
+    names = (*(name for name, _, _ in PHASES), "requests", "errors", *(name for _, classes in ERRORS for name in classes), "local_ratio")
+    total = _frame(stage, span, now, names, by="total")
+    by_unit = _frame(stage, span, now, ("gauge.prefill_queue", "gauge.kv_use"), by="unit")
+    drawn = marks(stage.stage, span, now)
+    return [
+        _latency(stage, frame, drawn, "ttft"),
+        _latency(stage, frame, drawn, "itl"),
+        _phases(total, drawn),
+        _errors(stage, total, drawn),
+        _queue(stage, by_unit, drawn),
+        _kv(stage, by_unit, drawn),
+        _share(total, drawn),
+    ]
+
+
+def _frame(stage: StageView, span: Span, now: datetime, names: Sequence[str], by: str = "release") -> FrameView:
+    return frame_view(stage=stage.stage, names=names, span_s=span.minutes * 60.0, step_s=span.step_s, by=by, now=now)
+
+
+def _chart(name: str, say: Say, key: tuple[Key, ...], frame: FrameView, lines: Sequence[Line], **more: object) -> Chart:
+    known = any(value is not None for line in lines for value in line.values)
+    figure = charts.figure(frame.at, lines, **more) if known else {}  # type: ignore[arg-type]  # passed through by name
+    empty = "" if known else "No figures in this range yet"
+    return Chart(
+        name, TITLES[name], say if known else Say("No figures yet.", "They come with the first requests."), key, figure, name in _BIG, empty
+    )
+
+
+def _values(frame: FrameView, name: str, group: str) -> Values:
+    return next((line.values for line in frame.lines if line.name == name and line.group == group), (None,) * len(frame.at))
+
+
+def _groups(frame: FrameView) -> list[str]:
+    return list(dict.fromkeys(line.group for line in frame.lines))
+
+
+def _alarm(stage: StageView, metric: str) -> AlarmView | None:
+    return next((alarm for alarm in stage.alarms if alarm.metric == metric), None)
+
+
+def _release_order(stage: StageView, frame: FrameView) -> list[tuple[str, bool]]:
+    """Releases with figures, what you have first, each with whether it is on trial."""
+    base, _ = two_releases(stage)
+    groups = [group for group in _groups(frame) if any(value is not None for value in _values(frame, "ttft.p99", group))]
+    return sorted(((group, bool(base) and group != base) for group in groups), key=lambda pair: (pair[1], pair[0]))
+
+
+def _latency(stage: StageView, frame: FrameView, drawn: Sequence[Mark], metric: str) -> Chart:
+    lines: list[Line] = []
+    said: list[tuple[str, bool, float]] = []
+    keys: list[Key] = []
+    for release, canary in _release_order(stage, frame):
+        number, colour = words.number_of(release), "canary" if canary else "base"
+        high = rounded(_values(frame, f"{metric}.p99", release), 1000)
+        lines.append(Line(f"release {number} p50", colour, rounded(_values(frame, f"{metric}.p50", release), 1000), canary, thin=True))
+        lines.append(Line(f"release {number} p99", colour, high, canary))
+        keys.append(Key(number, colour))
+        last = newest(high)
+        if last is not None:
+            said.append((number, canary, last))
+    alarm = _alarm(stage, metric)
+    limit_ms = alarm.limit_s * 1000 if alarm and alarm.limit_s else None
+    limit = Limit(limit_ms, f"alarm {limit_ms:,.0f} ms") if limit_ms else None
+    keys.append(Key("p99 bold, p50 thin", "note"))
+    return _chart(metric, _latency_say(said, limit_ms), tuple(keys), frame, lines, unit="ms", limit=limit, marks=drawn)
+
+
+def _latency_say(said: Sequence[tuple[str, bool, float]], limit_ms: float | None) -> Say:
+    if not said:
+        return Say("No requests now.", "The lines show when there were some.")
+    ordered = sorted(said, key=lambda item: not item[1])  # what is on trial is said first
+    number, _, value = ordered[0]
+    others = [f"release {other} {other_value:,.0f} ms" for other, _, other_value in ordered[1:]]
+    tail = [*others, *([f"limit {limit_ms:,.0f} ms: {_verdict(value, limit_ms)}"] if limit_ms else ["no alarm is set on it"])]
+    over = limit_ms is not None and value > limit_ms
+    return Say(f"Release {number} p99 {value:,.0f} ms,", ", ".join(tail) + ".", "bad" if over else "")
+
+
+def _verdict(value: float, limit: float) -> str:
+    return "fine" if value <= limit else f"over by {value - limit:,.0f}"
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _total(frame: FrameView, name: str) -> Values:
+    return _values(frame, name, "total")
+
+
+def _phases(frame: FrameView, drawn: Sequence[Mark]) -> Chart:
+    lines = [Line(text, colour, rounded(_total(frame, name), 1000)) for name, text, colour in PHASES]
+    now = {line.name: newest(line.values) for line in lines}
+    total = _sum(now.values())
+    parts = ", ".join(f"{now[line.name] or 0:,.0f} {line.name}" for line in reversed(lines))
+    say = Say("No requests now.") if total is None else Say(f"{total:,.0f} ms:", f"{parts}. Means add up; p99s do not.")
+    key = tuple(Key("1st step" if "step" in line.name else line.name, line.colour.replace("-", "")) for line in reversed(lines))
+    return _chart("phases", say, key, frame, lines, unit="ms", kind="stack", marks=drawn)
+
+
+def _errors(stage: StageView, frame: FrameView, drawn: Sequence[Mark]) -> Chart:
+    lines = [
+        Line(
+            text,
+            colour,
+            rounded([_sum(column) for column in zip(*(_total(frame, name) for name in names), strict=True)], 60),
+            pattern=pattern,
+        )
+        for (text, names), colour, pattern in zip(ERRORS, _RAMP, _PATTERNS, strict=True)
+    ]
+    requests, errors = (sum(value or 0 for value in _total(frame, name)) * frame.step_s for name in ("requests", "errors"))
+    key = tuple(Key(line.name.rpartition(", ")[2], line.colour.replace("-", "")) for line in lines)
+    return _chart("errors", _errors_say(stage, requests, errors), key, frame, lines, kind="bars", marks=drawn, top=None if errors else 5.0)
+
+
+def _errors_say(stage: StageView, requests: float, errors: float) -> Say:
+    if not requests:
+        return Say("No requests in this range.")
+    ratio, alarm = errors / requests, _alarm(stage, "error-rate")
+    limit = alarm.limit_ratio if alarm else None
+    verdict = "" if limit is None else f", limit {words.share(limit)}: {'fine' if ratio <= limit else 'over'}"
+    return Say(
+        f"{errors:,.0f} of {requests:,.0f} requests",
+        f"in this range ({ratio * 100:.2f}%){verdict}.",
+        "bad" if limit is not None and ratio > limit else "",
+    )
+
+
+def _unit_lines(stage: StageView, frame: FrameView, name: str, scale: float) -> list[Line]:
+    base, _ = two_releases(stage)
+    lines = []
+    for unit in sorted(stage.units, key=lambda unit: unit.slot):
+        canary = bool(base) and unit.release != base
+        lines.append(
+            Line(
+                f"unit {unit.slot}",
+                "canary" if canary else "base",
+                rounded(_values(frame, name, unit.unit), scale),
+                canary,
+                thin=bool(unit.slot % 2 == 0),
+            )
+        )
+    return lines
+
+
+def _unit_say(lines: Sequence[Line], say: Callable[[float], str]) -> Say:
+    known = [(line.name, value) for line in lines if (value := newest(line.values)) is not None]
+    if not known:
+        return Say("No figures now.")
+    (first, value), *others = known
+    rest = ", ".join(f"{say(other)} on {name}" for name, other in others)
+    return Say(f"{say(value)} on {first}{',' if rest else '.'}", f"{rest}." if rest else "")
+
+
+def _queue(stage: StageView, frame: FrameView, drawn: Sequence[Mark]) -> Chart:
+    lines = _unit_lines(stage, frame, "gauge.prefill_queue", 1)
+    key = tuple(Key(line.name, line.colour) for line in lines)
+    return _chart("queue", _unit_say(lines, lambda value: f"{value:,.0f} waiting"), key, frame, lines, marks=drawn)
+
+
+def _kv(stage: StageView, frame: FrameView, drawn: Sequence[Mark]) -> Chart:
+    lines = _unit_lines(stage, frame, "gauge.kv_use", 100)
+    key = tuple(Key(line.name, line.colour) for line in lines)
+    limit = Limit(90, "preemption near 90%", soft=True)
+    say = _unit_say(lines, lambda value: f"{value:,.0f}%")
+    return _chart("kv", say, key, frame, lines, unit="%", limit=limit, marks=drawn, top=100.0)
+
+
+def _share(frame: FrameView, drawn: Sequence[Mark]) -> Chart:
+    local = _total(frame, "local_ratio")
+    values = [None if ratio is None else (1 - ratio) * 100 for ratio in local]
+    now = newest(values)
+    say = Say("No requests now.")
+    if now is not None:
+        say = Say(
+            f"{now:.0f}% of requests",
+            f"prefilled on a prefill replica, {100 - now:.0f}% locally by decode: short prompts, or a full queue.",
+        )
+    return _chart(
+        "share", say, (), frame, [Line("prefilled remotely", "ink-2", rounded(values))], unit="%", kind="area", marks=drawn, top=100.0
+    )

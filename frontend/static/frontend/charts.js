@@ -1,0 +1,95 @@
+// Charts of the stage page. The server sends plain Plotly figures whose colours are names of tokens (`@base`); they are
+// resolved here for the theme in force, so that a change of theme is one Plotly.react and no request.
+(() => {
+  'use strict';
+  const holder = document.querySelector('[data-charts]');
+  const seed = document.getElementById('chart-data');
+  if (!holder || !seed) return;
+  let charts = JSON.parse(seed.textContent) || [], busy = false, askedAt = 0;
+
+  // ---- colours ------------------------------------------------------------------------------------------------------
+  let cache = new Map();
+  const probe = document.createElement('i');
+  probe.hidden = true; document.body.append(probe);
+  function token(name) {
+    if (!cache.has(name)) { probe.style.color = `var(--${name})`; cache.set(name, getComputedStyle(probe).color); }
+    return cache.get(name);
+  }
+  function resolve(value) {
+    if (typeof value === 'string') return value.startsWith('@') ? token(value.slice(1)) : value;
+    if (Array.isArray(value)) return typeof value[0] === 'object' || (typeof value[0] === 'string' && value[0].startsWith('@')) ? value.map(resolve) : value;
+    if (value && typeof value === 'object') return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, resolve(v)]));
+    return value;
+  }
+
+  // ---- one chart: its sentence, key, plot and table ------------------------------------------------------------------
+  function words(box, chart) {
+    const [strong, rest] = box.querySelector('.say').children;
+    if (strong.textContent !== chart.say.strong) strong.textContent = chart.say.strong;
+    if (rest.textContent !== chart.say.rest) rest.textContent = chart.say.rest;
+    if (chart.say.tone) strong.dataset.s = chart.say.tone; else delete strong.dataset.s;
+    const key = box.querySelector('.key');
+    const classes = { base: 'rel', canary: 'rel c', note: '' };
+    key.replaceChildren(...chart.key.map((k) => {
+      const el = document.createElement(k.kind === 'note' ? 'i' : 'span');
+      el.textContent = k.text; el.className = classes[k.kind] ?? `sw ${k.kind}`;
+      return el;
+    }));
+  }
+  const number = (v) => (v === null || v === undefined ? 'no data' : v.toLocaleString('en-GB'));
+  function table(box, chart) {
+    const details = box.querySelector('details'), place = box.querySelector('[data-table]');
+    if (!details.open || !chart.figure.data) return;
+    const { data, unit } = chart.figure;
+    const make = (tag, text, cls) => { const el = document.createElement(tag); el.textContent = text; if (cls) el.className = cls; return el; };
+    const head = document.createElement('tr');
+    ['UTC', ...data.map((s) => (unit ? `${s.name}, ${unit}` : s.name))].forEach((text, i) => { const th = make('th', text, i ? 'num' : ''); th.scope = 'col'; head.append(th); });
+    const rows = data[0].x.map((x, i) => {
+      const tr = document.createElement('tr'), th = make('th', x.slice(11, 19));
+      th.scope = 'row'; tr.append(th, ...data.map((s) => make('td', number(s.y[i]), 'num')));
+      return tr;
+    }).reverse();
+    const t = document.createElement('table'), thead = document.createElement('thead'), tbody = document.createElement('tbody');
+    t.className = 'tight'; thead.append(head); tbody.append(...rows); t.append(thead, tbody);
+    place.replaceChildren(t);
+  }
+  function draw(chart) {
+    const box = document.getElementById(`chart-${chart.id}`);
+    if (!box) return;
+    words(box, chart); table(box, chart);
+    const plot = box.querySelector('.plot');
+    if (!chart.figure.data) {
+      if (plot.dataset.drawn) { globalThis.Plotly.purge(plot); delete plot.dataset.drawn; }
+      plot.dataset.empty = ''; plot.textContent = chart.empty;
+      return;
+    }
+    if (!globalThis.Plotly) return;
+    if ('empty' in plot.dataset) { delete plot.dataset.empty; plot.replaceChildren(); }
+    plot.dataset.drawn = '1';
+    const { data, layout } = resolve(chart.figure);
+    layout.font.family = getComputedStyle(document.body).fontFamily;
+    globalThis.Plotly.react(plot, data, layout, { displayModeBar: false, responsive: true });
+  }
+  function drawAll() { for (const chart of charts) draw(chart); }
+
+  // ---- again, while somebody looks --------------------------------------------------------------------------------------
+  async function refresh() {
+    const now = Date.now();
+    if (busy || now - askedAt < Number(holder.dataset.every) - 200) return;
+    busy = true; askedAt = now;
+    try {
+      const reply = await fetch(holder.dataset.charts, { headers: { Accept: 'application/json' }, redirect: 'error' });
+      if (!reply.ok) throw new Error(String(reply.status));
+      charts = (await reply.json()).charts;
+      if (globalThis.denvLive?.wanted()) drawAll();
+    } catch { globalThis.denvLive?.unanswered(); } finally { busy = false; }
+  }
+
+  document.body.addEventListener('denv:refresh', refresh);
+  document.addEventListener('denv:theme', () => { cache = new Map(); drawAll(); });
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { cache = new Map(); drawAll(); });
+  for (const chart of charts) {
+    document.querySelector(`#chart-${chart.id} details`)?.addEventListener('toggle', () => table(document.getElementById(`chart-${chart.id}`), charts.find((c) => c.id === chart.id) || chart));
+  }
+  drawAll();
+})();

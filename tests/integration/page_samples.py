@@ -1,0 +1,411 @@
+"""A made-up evening for the pages: two models, four stages in different states, two fleets, one of them in trouble."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from denvweb.core.errors import NotFoundError
+from fleets.domain.types import NodeState, Role
+from fleets.domain.views import (
+    DomainMap,
+    FleetMap,
+    GpuCell,
+    NodeMap,
+    PoolView,
+    RankView,
+    ReplicaState,
+    ReplicaView,
+    RoutersView,
+    UnitView,
+)
+from metrics.domain.types import Metric
+from metrics.domain.views import AlarmVerdict, EventView, FrameView, GroupView, LatencyView, LineView, MetricsView
+from releases.domain.views import (
+    AlarmView,
+    DryRunView,
+    FindingView,
+    PlanStepView,
+    PreflightView,
+    ReleaseView,
+    RolloutView,
+    StagePlanView,
+    StageView,
+)
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+YAML = """\
+release:
+  model: ds-flash
+  weights: hf://deepseek-ai/DeepSeek-V4.1-Flash-1017@c41a7e2
+  recipe: deepseek-v4.1-flash/deepinfer@3
+  topology:
+    mode: disaggregated
+    prefill: { gpus: 4, replicas: 2 }
+    decode: { gpus: 64, replicas: 1 }
+stages:
+  prod-us:
+    fleets: [gb200-use1]
+    replicas: 2
+"""
+
+
+def ago(**back: float) -> datetime:
+    return NOW - timedelta(**back)
+
+
+# ---- fleets ----
+
+
+def cell(index: int, unit: UnitView | None, role: Role | None, ordinal: int, first: bool) -> GpuCell:
+    if unit is None:
+        return GpuCell(index, "free")
+    return GpuCell(index, "used", unit.stage, unit.unit, unit.slot, role, ordinal, unit.release, first)
+
+
+def nvl72(name: str, unit: UnitView | None, lost: int | None = None) -> DomainMap:
+    nodes = []
+    for number in range(18):
+        role, ordinal = (Role.PREFILL, number) if number < 2 else (Role.DECODE, 0)
+        first = number in (0, 1, 2)
+        state = NodeState.LOST if number == lost else NodeState.READY
+        cells = tuple(cell(i, unit, role, ordinal, first and i == 0) for i in range(4))
+        nodes.append(NodeMap(f"gb200-use1-{name}-n{number + 1:02d}", state, number == 9 and unit is None, ago(seconds=2), cells))
+    return DomainMap(f"gb200-use1/{name}", 72, 0 if unit else 72 - 4 * (lost is not None) - 4, tuple(nodes))
+
+
+def hgx(number: int, unit: UnitView | None, state: NodeState = NodeState.READY) -> DomainMap:
+    cells = tuple(cell(i, unit, Role.PREFILL if i < 4 else Role.DECODE, 0, i in (0, 4)) for i in range(8))
+    node = NodeMap(f"h200-use1-d{number:02d}-n01", state, False, ago(seconds=2 if state is NodeState.READY else 70), cells)
+    return DomainMap(f"h200-use1/d{number:02d}", 8, 0 if unit or state is not NodeState.READY else 8, (node,))
+
+
+def fleets() -> tuple[FleetMap, ...]:
+    one, two = units()
+    gb = (nvl72("d01", one), nvl72("d02", two), nvl72("d03", None, lost=6))
+    h2 = (hgx(1, small_unit()), hgx(2, None), hgx(3, None, NodeState.SUSPECT), hgx(4, None, NodeState.SUSPECT))
+    frozen = "2 of 4 nodes went silent at once: over a third, so nothing is healed or evicted until they answer."
+    return (
+        FleetMap("gb200-use1", "GB200", True, 216, 64, 54, 1, "", gb),
+        FleetMap("h200-use1", "H200", True, 32, 8, 4, 2, frozen, h2),
+    )
+
+
+def many_domains(count: int = 40) -> FleetMap:
+    domains = tuple(hgx(number, None, NodeState.SUSPECT if number == 7 else NodeState.READY) for number in range(1, count + 1))
+    return FleetMap("h200-many", "H200", True, count * 8, count * 8 - 8, count, 1, "", domains)
+
+
+# ---- units ----
+
+
+def replica(role: Role, ordinal: int, release: str, gpus: int, state: ReplicaState = ReplicaState.READY, **gauges: float) -> ReplicaView:
+    detail = "" if state is ReplicaState.READY else "rank 3 waits for its leader"
+    rank = RankView("k-1", 0, "gb200-use1-d01-n01", tuple(range(min(4, gpus))), None, 0, "")
+    return ReplicaView(f"r-{role.value}-{ordinal}-{release}", role, ordinal, release, "9f2c41", state, detail, dict(gauges), (rank,))
+
+
+def unit(slot: int, release: str, domain: str, weight: float, busy: float, stage: str = "ds-flash/prod-us") -> UnitView:
+    prefill = tuple(replica(Role.PREFILL, i, release, 4, waiting=round(19 * busy), running=round(4 * busy)) for i in range(2))
+    decode = (replica(Role.DECODE, 0, release, 64, kv_use=0.71 * busy, running=round(1050 * busy), waiting=0),)
+    return UnitView(
+        unit=f"u-{slot}",
+        slot=slot,
+        stage=stage,
+        release=release,
+        shape="2P1D",
+        gpus=72,
+        fleet="gb200-use1",
+        domain=domain,
+        stopping=False,
+        ready=True,
+        complete=True,
+        probed=True,
+        routable=True,
+        failed=False,
+        detail="",
+        inflight=round(1060 * busy),
+        weight_seen=weight,
+        pools=(PoolView(Role.PREFILL, 4, 2, 2, prefill), PoolView(Role.DECODE, 64, 1, 1, decode)),
+    )
+
+
+def units() -> tuple[UnitView, ...]:
+    return unit(1, "ds-flash@7", "gb200-use1/d01", 0.9, 1.0), unit(2, "ds-flash@8", "gb200-use1/d02", 0.1, 0.2)
+
+
+def small_unit() -> UnitView:
+    pools = (PoolView(Role.AGGREGATED, 8, 1, 0, (replica(Role.AGGREGATED, 0, "llama-70b@22", 8, ReplicaState.STARTING),)),)
+    return UnitView(
+        "u-9", 1, "llama-70b/prod-us", "llama-70b@22", "1A", 8, "h200-use1", "h200-use1/d01",
+        False, False, False, False, False, False, "aggregated replica 1: rank 3 waits for its leader", 4, None, pools,
+    )  # fmt: skip
+
+
+# ---- rollouts and stages ----
+
+
+def plan(stage: str, old: int, new: int) -> StagePlanView:
+    steps = (
+        PlanStepView(0, "bring-up", "Bring up unit 2", "Beside the old one, in gb200-use1/d02.", "done", started_at=ago(minutes=14)),
+        PlanStepView(1, "hold", "Canary 10%", "n=1,204; highest evidence 2.1 : 1 (itl-p99), rolls back at 300 : 1.", "now", 1000, ago(minutes=6), NOW + timedelta(minutes=4)),
+        PlanStepView(2, "shift", "50%", "Hold 10 min.", weight_bp=5000),
+        PlanStepView(3, "shift", "100%", "Hold 10 min. The old release stays warm.", weight_bp=10000),
+        PlanStepView(4, "replace", "Replace unit 1", "About 11 min."),
+        PlanStepView(5, "bake", "Bake", "30 min, alarms armed."),
+    )  # fmt: skip
+    return StagePlanView(
+        stage, old, new, "decode only (draft length 2 -> 3)", True, 1.0, f"Release {old} stays warm until unit 1 is replaced.", steps
+    )
+
+
+def verdicts(tripped: bool = False) -> tuple[AlarmVerdict, ...]:
+    ttft = AlarmVerdict("ttft-p99", "ttft", 1.5, 0.01, 1204, 9, 0.0075, 0.0034, 0.0141, 0.06, 300, False, 138, 20, True, 10836, 78)
+    itl = AlarmVerdict(
+        "itl-p99", "itl", 0.06, 0.01, 1204, 15.2, 0.0126, 0.0071, 0.0198, 1667 if tripped else 2.1, 300, tripped, 0.4, 20, False, 10811, 69
+    )
+    errors = AlarmVerdict(
+        "error-rate", "error-rate", None, 0.01, 1204, 2, 0.0017, 0.0002, 0.006, 0.03, 300, False, 8.6e6, 20, True, 10836, 20
+    )
+    return ttft, itl, errors
+
+
+def rollout(
+    stage: str, state: str, old: int, new: int, *, reason: str = "", why: str = "", active: bool = True, weight_bp: int = 1000
+) -> RolloutView:
+    return RolloutView(
+        id="ro-1",
+        stage=stage,
+        kind="rollout",
+        from_release=old,
+        to_release=new,
+        state=state,
+        reason=reason,
+        why=why or "Hold 6:00 of 10:00 min. Its ITL p99 is 62 ms, 2 over the limit; at 2.1 : 1 that may still be chance.",
+        generation=4118,
+        started_at=ago(minutes=14),
+        started_by="deployer-b",
+        ended_at=None if active else ago(minutes=1),
+        step_index=1,
+        step_count=6,
+        weight_bp=weight_bp,
+        plan=plan(stage, old, new),
+        verdicts=verdicts(state == "rolling-back"),
+        active=active,
+    )
+
+
+def alarms(ttft: float = 1.12, itl: float = 0.055) -> tuple[AlarmView, ...]:
+    return (
+        AlarmView("ttft-p99", "ttft", 0.99, 1.5, None, "1500ms", ttft, "ok"),
+        AlarmView("itl-p99", "itl", 0.99, 0.06, None, "60ms", itl, "over" if itl > 0.06 else "ok"),
+        AlarmView("error-rate", "error-rate", None, None, 0.01, "1%", 0.002, "ok"),
+    )
+
+
+def preflight(to: int | None) -> PreflightView:
+    if to is None:
+        return PreflightView(False, None, 0, 1, 0, None, "There is no earlier release to go back to.", "no-earlier-release")
+    sentence = f"Release {to} is warm on unit 1: all traffic in about 2 s, at 50% of capacity until unit 2 is back (about 20 s)."
+    return PreflightView(True, to, 1, 2, 0.5, 20, sentence)
+
+
+def stage(
+    key: str,
+    state: str,
+    release: int | None,
+    *,
+    ro: RolloutView | None = None,
+    shares: dict[str, float] | None = None,
+    on: tuple[UnitView, ...] = (),
+    fleet: str = "gb200-use1",
+    back_to: int | None = None,
+    sentence: str = "",
+) -> StageView:
+    model, _, name = key.partition("/")
+    weights = shares if shares is not None else {f"{model}@{release}": 1.0}
+    routers = RoutersView(
+        key, 4118, 4118, 1, ("http://127.0.0.1:9100",), {k: round(v * 10000) for k, v in weights.items()}, {f"{model}@8": 118}
+    )
+    return StageView(
+        stage=key,
+        model=model,
+        name=name,
+        fleets=(fleet,),
+        replicas=2,
+        state=state,
+        sentence=sentence or f"Release {release} serves on 2 units.",
+        release=release,
+        releases=weights,
+        units_ready=len(on) or 2,
+        simulated=True,
+        endpoint="http://127.0.0.1:9100/v1",
+        units=on,
+        routers=routers,
+        alarms=alarms(),
+        rollout=ro,
+        preflight=preflight(back_to),
+    )
+
+
+def stages() -> tuple[StageView, ...]:
+    return (
+        stage("ds-flash/staging", "steady", 8),
+        rolling_stage(),
+        held_stage(),
+        stage(
+            "llama-70b/prod-us",
+            "rolling-back",
+            21,
+            ro=rollout("llama-70b/prod-us", "rolling-back", 21, 22, why="itl-p99 tripped at 1,667 : 1, 11 s after 22 took 25%. All traffic is on 21.", weight_bp=0),
+            shares={"llama-70b@21": 1.0, "llama-70b@22": 0.0},
+            on=(small_unit(),),
+            fleet="h200-use1",
+            back_to=21,
+            sentence="itl-p99 at 1,667 : 1; draining 22",
+        ),
+    )  # fmt: skip
+
+
+def rolling_stage() -> StageView:
+    return stage(
+        "ds-flash/prod-us",
+        "rolling",
+        7,
+        ro=rollout("ds-flash/prod-us", "rolling", 7, 8),
+        shares={"ds-flash@7": 0.9, "ds-flash@8": 0.1},
+        on=units(),
+        back_to=7,
+        sentence="hold 6:00 of 10:00 min, then 50%",
+    )
+
+
+def held_stage() -> StageView:
+    why = "All 3 alarms proved healthy, n = 3,515. Waits for a person who is not deployer-b."
+    return stage(
+        "kimi-k2/prod-us",
+        "held",
+        12,
+        ro=rollout("kimi-k2/prod-us", "held", 12, 13, reason="approval", why=why),
+        shares={"kimi-k2@12": 0.9, "kimi-k2@13": 0.1},
+        back_to=12,
+        sentence=why,
+    )
+
+
+# ---- figures ----
+
+
+def _wave(base: float, swing: float, points: int, start: int = 0) -> tuple[float | None, ...]:
+    return tuple(None if i < start else base + swing * math.sin(i / 5) + swing * 0.4 * math.sin(i * 1.7) for i in range(points))
+
+
+def frame(*, stage: str, names: Sequence[str], span_s: float, step_s: float, by: str = "release", now: datetime = NOW) -> FrameView:
+    points = int(span_s // step_s)
+    at = tuple(now - timedelta(seconds=step_s * (points - i)) for i in range(points))
+    view = next((view for view in stages() if view.stage == stage), rolling_stage())
+    keys = {"unit": [unit.unit for unit in view.units], "total": ["total"]}.get(by, list(view.releases))
+    lines = [LineView(key, name, values) for i, key in enumerate(keys) for name in names for values in _values(name, i, points)]
+    return FrameView(stage, step_s, at, tuple(lines))
+
+
+def _values(name: str, index: int, points: int) -> list[tuple[float | None, ...]]:
+    start = round(points * 0.8) if index else 0
+    seconds = {
+        "ttft.p50": 0.42, "ttft.p99": 1.1, "itl.p50": 0.018, "itl.p99": 0.055 + 0.008 * index,
+        "phase.queue": 0.2, "phase.prefill": 0.18, "phase.transfer": 0.04, "phase.first-step": 0.026,
+        "gauge.kv_use": 0.7 / (1 + index), "requests": 32.4 / (1 + 8 * index), "errors": 0.06, "errors.timeout": 0.04, "errors.decode": 0.02, "local_ratio": 0.17,
+        "gauge.prefill_queue": 11 / (1 + index),
+    }  # fmt: skip
+    return [_wave(seconds[name], seconds[name] * 0.06, points, start)] if name in seconds else []
+
+
+def latency(p99_s: float) -> LatencyView:
+    return LatencyView(1204, p99_s / 3, p99_s / 2.5, p99_s / 1.5, p99_s, False)
+
+
+def group(name: str, per_s: float) -> GroupView:
+    latencies = {Metric.TTFT: latency(1.12), Metric.ITL: latency(0.055), Metric.KV_TRANSFER: latency(0.047)}
+    return GroupView(
+        name, round(per_s * 60), per_s, 0.002, {"timeout": 1}, latencies, 9000, 4000, 0.3, 0.17, {"short": 40}, {"kv_use": 0.7}
+    )
+
+
+def metrics(*, stage: str, span_s: float, by: str = "release", now: datetime = NOW) -> MetricsView:
+    groups = (group("u-1", 29.2), group("u-2", 3.2)) if by == "unit" else (group("ds-flash@7", 29.2), group("ds-flash@8", 3.2))
+    return MetricsView(stage, now, span_s, by, groups, group("", 32.4))
+
+
+def events() -> tuple[EventView, ...]:
+    rows = [
+        (9, 1, "rollout.shifted", "info", "Routers confirmed 10% on release 8", "system", "system", "ds-flash/prod-us"),
+        (8, 2, "alarm.tripped", "bad", "Rolled back: itl-p99 over 60 ms for 8 of 120 requests, evidence 1,667 : 1", "alarm", "alarm", "llama-70b/prod-us"),
+        (7, 3, "rollout.refused", "info", "Promote refused: generation 4,117 had moved on", "deployer-b", "cli", "ds-flash/prod-us"),
+        (6, 5, "fleet.frozen", "warn", "2 of 4 nodes silent: over a third, healing frozen", "system", "system", ""),
+        (5, 6, "rollout.ready", "info", "Release 8: unit 2 ready and probed end to end", "system", "system", "ds-flash/prod-us"),
+        (4, 14, "rollout.started", "info", "deployer-b started release 8", "deployer-b", "ui", "ds-flash/prod-us"),
+    ]  # fmt: skip
+    return tuple(
+        EventView(
+            seq, ago(minutes=minutes), kind, level, sentence, actor, via,
+            stage=where, fleet="" if where else "h200-use1", rollout="ro-1" if where else "", evidence={"n": 120, "k": 8} if level == "bad" else {},
+        )
+        for seq, minutes, kind, level, sentence, actor, via, where in rows
+    )  # fmt: skip
+
+
+# ---- releases ----
+
+
+def release(number: int, model: str = "ds-flash") -> ReleaseView:
+    yaml = YAML if number == 7 else YAML.replace("replicas: 2 }", "replicas: 3 }")
+    generations = {"prefill": "9f2c41" if number > 6 else "0b1d22", "decode": f"aa{number}f10", "compat": "c0ffee"}
+    return ReleaseView(
+        model, number, "deepseek-v4.1-flash/deepinfer@3", "hf://deepseek-ai/DeepSeek-V4.1-Flash-1017@c41a7e2", ago(days=9 - number),
+        "deployer-b", "Draft length 2 → 3 on decode: lower ITL" if number == 8 else "", yaml, {}, generations,
+        ("prod-us",) if number in (7, 8) else (), "" if number != 6 else "rolled back by an alarm; a person lifts it",
+    )  # fmt: skip
+
+
+def releases(model: str = "ds-flash") -> tuple[ReleaseView, ...]:
+    return tuple(release(number, model) for number in (8, 7, 6))
+
+
+def dry_run(state: str = "done", errors: bool = True) -> DryRunView:
+    findings = (
+        FindingView("error", "domain-too-small", "stage prod-us", "fleet h200-use1 domain is 8 GPUs; serving unit needs 72 (same-domain)", "2 x 4 + 1 x 64 = 72, the domain has 8, short by 64", "fleet gb200-use1"),
+        FindingView("warn", "no-room-to-surge", "stage prod-us", "Units are replaced one at a time."),
+        FindingView("advice", "decode-near-limit", "stage prod-us", "Decode KV rises from 71% to 81%."),
+    )  # fmt: skip
+    return DryRunView(
+        "dry-1", state, 1.0 if state == "done" else 0.4, "placing units", "ds-flash@9", "deepseek-v4.1-flash/deepinfer@3",
+        (), findings if errors else findings[1:], () if errors else (plan("ds-flash/prod-us", 8, 9),), int(errors), 1,
+    )  # fmt: skip
+
+
+def patch_all(patch: Callable[[str, object], object]) -> None:
+    """Put the samples where the pages read; `patch` is `monkeypatch.setattr`."""
+
+    def one_stage(*, stage: str) -> StageView:
+        found = next((view for view in stages() if view.stage == stage), None)
+        if found is None:
+            raise NotFoundError(f"There is no stage {stage}.")
+        return found
+
+    pages = "frontend.pages"
+    for module in ("overview", "fleets", "events", "releases"):
+        patch(f"{pages}.{module}.stages_view", stages)
+    for module in ("stage", "actions"):
+        patch(f"{pages}.{module}.stage_view", one_stage)
+    for module in ("overview", "stage", "fleets"):
+        patch(f"{pages}.{module}.fleet_maps", lambda names=None: fleets())
+    for module in ("pages.overview", "stagecharts"):
+        patch(f"frontend.{module}.frame_view", frame)
+    for module in ("overview", "stage"):
+        patch(f"{pages}.{module}.metrics_view", metrics)
+    for module in ("pages.overview", "pages.events", "stagecharts"):
+        patch(f"frontend.{module}.events_view", lambda **_: events())
+    patch(f"{pages}.releases.releases_view", lambda *, model: releases(model))
+    patch(f"{pages}.releases.release_view", lambda *, model, number: release(number, model))
+    patch(f"{pages}.releases.dry_run_view", lambda *, id: dry_run(errors=False))
