@@ -115,7 +115,8 @@ class ReleasesView(APIView):
             rollouts = tuple(rollout_view(id=rollout.pk) for rollout in created.rollouts)
             return Answer(201, wire.to_plain(CreatedView(release, rollouts)))
 
-        answer = once(user=user, key=request.headers.get("Idempotency-Key", ""), request=b"/releases" + wire.encode(wanted), do=create)
+        same = repr(wanted).encode(errors="backslashreplace")  # two requests are the same when this is
+        answer = once(user=user, key=request.headers.get("Idempotency-Key", ""), request=b"/releases" + same, do=create)
         return Response(answer.body, status=answer.status)
 
 

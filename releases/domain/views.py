@@ -178,14 +178,14 @@ class DiffView:
     against: int
     touches: str  # `decode only (speculative-draft-length 2 -> 3)`
     changes: tuple[ChangeView, ...]
-    text: str  # unified diff of the two files
+    unified: str  # diff of the two files, as `diff -u` writes it
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeView:
     """One recipe of the catalogue."""
 
-    name: str
+    recipe: str  # `deepseek-v4.1-flash/deepinfer@3`
     summary: str
     engine: str
     engine_version: str

@@ -92,7 +92,7 @@ def _releases() -> QuerySet[Release]:
 
 def release_row(*, model: str, number: int) -> Release:
     """The row, or NotFoundError."""
-    release = _releases().filter(model__name=model, number=number).first()
+    release = _releases().filter(model__name=model, number=number).first() if "\0" not in model else None
     if release is None:
         raise NotFoundError(f"There is no release {number} of {model}.")
     return release
@@ -106,6 +106,8 @@ def release_view(*, model: str, number: int) -> ReleaseView:
 
 def releases_view(*, model: str, before: int | None = None, limit: int = PAGE) -> tuple[ReleaseView, ...]:
     """A model's releases, newest first; those under number `before` when it is given."""
+    if "\0" in model:  # the database refuses even to look for it
+        raise NotFoundError("There is no such model.")
     rows = _releases().filter(model__name=model).order_by("-number")
     if before is not None:
         rows = rows.filter(number__lt=before)
@@ -166,7 +168,7 @@ def diff_view(*, model: str, number: int, against: int | None = None) -> DiffVie
         against=old.number,
         touches=touches if old.pk != new.pk else "nothing",
         changes=diff.changes(old.yaml, new.yaml),
-        text=diff.unified(old.yaml, new.yaml, f"{model}@{old.number}", f"{model}@{number}"),
+        unified=diff.unified(old.yaml, new.yaml, f"{model}@{old.number}", f"{model}@{number}"),
     )
 
 
@@ -179,7 +181,7 @@ def generations_of(file: ReleaseFile, stage: StageSpec) -> dict[str, str]:
 
 def dry_run_view(*, id: str) -> DryRunView:
     """A dry run as far as it is."""
-    row = DryRun.objects.filter(pk=id).first()
+    row = DryRun.objects.filter(pk=id).first() if "\0" not in id else None
     if row is None:
         raise NotFoundError(f"There is no dry run {id}; they are kept for a day.")
     if row.result is not None:
@@ -195,7 +197,7 @@ def recipes_view() -> tuple[RecipeView, ...]:
 def _recipe_view(recipe: Recipe) -> RecipeView:
     modes = [("disaggregated", recipe.can_disaggregate), ("aggregated", Role.AGGREGATED in recipe.roles)]
     return RecipeView(
-        name=recipe.name,
+        recipe=recipe.name,
         summary=recipe.summary,
         engine=recipe.engine,
         engine_version=recipe.engine_version,

@@ -32,13 +32,18 @@ def dry_run_create(*, yaml: str | bytes, actor: str, only_stage: str = "") -> Dr
     file = parse(yaml)
     if isinstance(file, ReleaseFile):
         text = yaml if isinstance(yaml, str) else yaml.decode("utf-8-sig")
-        row = DryRun.objects.create(id=random_id("dry"), yaml=text, only_stage=only_stage[:63], requested_by=actor)
+        row = DryRun.objects.create(id=random_id("dry"), yaml=text, only_stage=one_line(only_stage, 63), requested_by=actor)
         wake("releases.run_dry_run", row.pk)
         return row
     view = _done(random_id("dry"), _Draft(file_errors=file))
     return DryRun.objects.create(
         id=view.id, state=DryRun.State.DONE, progress=1, progress_text=view.progress_text, result=wire.to_plain(view), requested_by=actor
     )
+
+
+def one_line(text: str, most: int) -> str:
+    """What a column takes of a text that somebody sent: printable, at most so long."""
+    return "".join(char for char in text if char.isprintable())[:most]
 
 
 def dry_run_run(*, id: str) -> None:

@@ -15,7 +15,7 @@ from releases.domain.spec import ReleaseFile, StageSpec, parse
 from releases.domain.views import FindingView
 from releases.models import Model, Release, Rollout, Stage
 from releases.selectors.releases import generations_of, next_number, release_file, release_key, world_for
-from releases.services.dry_runs import FILE
+from releases.services.dry_runs import FILE, one_line
 from releases.services.rollouts import rollout_start
 
 
@@ -46,7 +46,7 @@ def release_create(*, yaml: str, actor: str, via: str, only_stage: str = "", not
             yaml=yaml,
             spec=wire.to_plain(file),
             generations=generations_of(file, stages[0]),
-            note=note[:200],
+            note=one_line(note, 200),
             created_by=actor,
         )
         rollouts = _start(release, file, stages, actor, via)

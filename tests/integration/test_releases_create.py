@@ -72,6 +72,11 @@ def test_a_release_gets_the_next_number_and_a_rollout(api: Client) -> None:
     assert post(api, NEXT)[1]["release"]["number"] == 2
 
 
+def test_a_note_may_hold_anything(api: Client) -> None:
+    status, body = post(api, DS_FLASH, note="a\0b\ud800c\n" + "d" * 300)
+    assert (status, body["release"]["note"]) == (201, "abc" + "d" * 197)
+
+
 def test_the_journal_says_who_and_why(api: Client) -> None:
     post(api, DS_FLASH, note="because")
     sentences = {event.kind: event for event in events_view(model="ds-flash")}
@@ -168,7 +173,13 @@ def test_reading_releases(api: Client) -> None:
     assert api.get("/api/v1/models/ds-flash/releases/2").json()["spec"]["release"]["engine_options"]["decode"] == {
         "speculative-draft-length": "3"
     }
-    for path in ("models/ds-flash/releases/9", "models/nothing/releases", "models/nothing/releases/1"):
+    for path in (
+        "models/ds-flash/releases/9",
+        "models/nothing/releases",
+        "models/nothing/releases/1",
+        "models/%00/releases",
+        "dry-runs/%00",
+    ):
         assert api.get(f"/api/v1/{path}").status_code == 404
     assert api.get("/api/v1/models/ds-flash/releases?before=x").json()["code"] == "invalid"
 
@@ -181,13 +192,13 @@ def test_the_difference_of_two_releases(api: Client) -> None:
     assert (diff["number"], diff["against"]) == (2, 1)
     assert diff["touches"] == "decode only (speculative-draft-length 2 -> 3)"
     assert diff["changes"] == [{"path": "release.engine.decode.speculative-draft-length", "before": "", "after": "3"}]
-    assert "+  engine: { decode: { speculative-draft-length: 3 } }" in diff["text"]
+    assert "+  engine: { decode: { speculative-draft-length: 3 } }" in diff["unified"]
     assert api.get("/api/v1/models/ds-flash/releases/2/diff?against=2").json()["touches"] == "nothing"
     assert api.get("/api/v1/models/ds-flash/releases/1/diff").json()["against"] == 1
 
 
 def test_recipes_are_listed(api: Client) -> None:
-    recipes = {recipe["name"]: recipe for recipe in api.get("/api/v1/recipes").json()["results"]}
+    recipes = {recipe["recipe"]: recipe for recipe in api.get("/api/v1/recipes").json()["results"]}
     assert recipes["deepseek-v4.1-flash/deepinfer@3"]["modes"] == ["disaggregated", "aggregated"]
     assert recipes["deepseek-v4.1-flash/deepinfer@3"]["options"]["decode"]["speculative-draft-length"] == "2"
 
