@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,8 @@ from fleets.domain.protocol import AgentReport, JoinReply, JoinRequest, NodeFact
 from fleets.domain.types import EngineSpec, ModelShape, RankDesired, RankState, Role
 from fleets.engines.base import Capabilities, EngineAdapter, LaunchCommand
 
+Receive = Callable[[], Coroutine[Any, Any, MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 SHAPE = ModelShape(
     layers=4,
     hidden=64,
@@ -69,9 +71,9 @@ class ShellAdapter:
 
     def command(self, spec: RankSpec, *, speed: float = 1.0, engine_id: str = "") -> LaunchCommand:
         options = spec.engine.options
-        paths = {"ready_path": options.get("ready-path", ""), "metrics_path": options.get("metrics-path", "")}
+        ready_path, metrics_path = options.get("ready-path", ""), options.get("metrics-path", "")
         argv = tuple(shlex.split(options["run"].replace("{port}", str(spec.port))))
-        return LaunchCommand(argv, ready_line="" if paths["ready_path"] else options["ready-line"], **paths)
+        return LaunchCommand(argv, ready_path=ready_path, metrics_path=metrics_path, ready_line="" if ready_path else options["ready-line"])
 
     def map_metrics(self, text: str) -> dict[str, float]:
         return {"running": float(text.split()[-1])}
@@ -107,17 +109,23 @@ class FakeControl:
 
     async def start(self) -> None:
         config = uvicorn.Config(
-            self.app, port=self.port, lifespan="off", log_level="critical", ws="websockets-sansio", timeout_graceful_shutdown=1
+            self.app,
+            port=self.port,
+            lifespan="off",
+            interface="asgi3",
+            log_level="error",
+            ws="websockets-sansio",
+            timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(config)
-        self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined,method-assign]  # the test's process keeps its own
+        self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # the test's process keeps its own
         self._task = asyncio.create_task(self._server._serve())
         while not self._server.started:
             await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
         if self._server is not None and self._task is not None:
-            self._server.should_exit = True
+            self._server.should_exit = self._server.force_exit = True
             for event in self._pokes:
                 event.set()
             await self._task
@@ -130,7 +138,7 @@ class FakeControl:
         for event in self._pokes:
             event.set()
 
-    async def until(self, holds: Callable[[], bool], timeout_s: float = 15.0) -> None:
+    async def until(self, holds: Callable[[], bool], timeout_s: float = 8.0) -> None:
         """Wait for a report after which `holds()` is true."""
         async with asyncio.timeout(timeout_s), self._changed:
             await self._changed.wait_for(holds)
@@ -143,7 +151,7 @@ class FakeControl:
                     return found
         return None
 
-    async def until_state(self, rank_id: str, wanted: RankState, timeout_s: float = 15.0) -> RankReport:
+    async def until_state(self, rank_id: str, wanted: RankState, timeout_s: float = 8.0) -> RankReport:
         """Wait until a rank is reported in a state."""
         await self.until(lambda: (found := self.rank(rank_id)) is not None and found.state is wanted, timeout_s)
         found = self.rank(rank_id)
@@ -154,9 +162,7 @@ class FakeControl:
         """Wait until the node says that it works by the newest snapshot."""
         await self.until(lambda: node in self.reports and self.reports[node].observed_generation == self._wanted[node].generation)
 
-    async def app(
-        self, scope: MutableMapping[str, Any], receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
-    ) -> None:
+    async def app(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """The ASGI application."""
         if scope["type"] == "websocket":
             await self._poke(receive, send)
@@ -193,7 +199,7 @@ class FakeControl:
             wanted = replace(wanted, unchanged=True, ranks=())
         return 200, wire.encode(wanted)
 
-    async def _poke(self, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]) -> None:
+    async def _poke(self, receive: Receive, send: Send) -> None:
         await receive()
         await send({"type": "websocket.accept"})
         event = asyncio.Event()

@@ -100,7 +100,7 @@ def _holds(run: Run) -> set[tuple[str, int]]:
 
 
 def next_due_s(runs: Mapping[str, Run], now_s: float) -> float:
-    """When time alone will next give `diff` something to do; infinite when only an event can."""
+    """When time alone will next give `diff` something that it did not see at `now_s`; infinite when only an event can."""
     due_s = math.inf
     for run in runs.values():
         if run.process is None:

@@ -55,6 +55,7 @@ class RankKeeper:
         self._places: dict[str, Callable[[], None]] = {}  # of the start gate, by rank id
         self._gauges: dict[str, dict[str, float]] = {}
         self._look = asyncio.Event()  # something may be to do
+        self._acted_s = 0.0  # when `act` last looked: what came due since then must not be waited for in vain
 
     def take(self, snapshot: NodeSnapshot) -> None:
         """Work towards a new snapshot."""
@@ -62,10 +63,11 @@ class RankKeeper:
         if self._strays:
             self.adopt(self._strays, snapshot)
         self.act()
+        self._look.set()  # the deadlines may be others now
 
     async def wait(self) -> None:
         """Until there may be something for `act`: an event, or a deadline."""
-        due_s = next_due_s(self.runs, time.monotonic())
+        due_s = next_due_s(self.runs, self._acted_s)
         try:
             async with asyncio.timeout(None if due_s == math.inf else max(0.01, due_s - time.monotonic())):
                 await self._look.wait()
@@ -75,7 +77,7 @@ class RankKeeper:
 
     def act(self) -> None:
         """Do what the difference between wanted and running asks for now."""
-        now_s = time.monotonic()
+        now_s = self._acted_s = time.monotonic()
         for action in diff(self.runs, now_s, self._starting):
             run = self.runs[action.rank_id]
             match action:
