@@ -62,6 +62,10 @@ class Answer:
         details = {"cached_tokens": cached}
         return {"prompt_tokens": prompt, "total_tokens": prompt + said, "completion_tokens": said, "prompt_tokens_details": details}
 
+    def forget(self) -> None:
+        """Let go of the sequences, which refer back here: their prompts would stay until a garbage collection."""
+        self.sequences = []
+
     def kv_ready(self, sequence: Sequence) -> None:
         """Its prompt is about to be computed, or its KV is here."""
 
@@ -97,10 +101,12 @@ class WholeAnswer(Answer):
         self.open -= 1
         if not self.open:
             self.reply.send(200, orjson.dumps(self._body()))
+            self.forget()
         return True
 
     def failed(self, sequence: Sequence, detail: str) -> None:
         self.reply.send(500, RequestError(500, f"Internal server error: {detail}", "InternalServerError").body)
+        self.forget()
 
     def _body(self) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -196,6 +202,7 @@ class StreamAnswer(Answer):
             self.reply.write(data)
         else:
             self.reply.end_stream(data + self._usage() + _DONE)
+            self.forget()
         return True
 
     def _role(self, choice: int) -> bytes:
@@ -214,3 +221,4 @@ class StreamAnswer(Answer):
         self.reply.start_stream()
         error = RequestError(500, f"Internal server error: {detail}", "InternalServerError").body
         self.reply.end_stream((self._role(0) if self.want.chat else b"") + framed(b"data: " + error + b"\n\n") + _DONE)
+        self.forget()

@@ -45,7 +45,7 @@ class Config:
     shape: ModelShape = FLASH_SHAPE
     speed: float = 1.0  # how much faster than real time
     block_tokens: int = 64
-    kv_blocks: int = 0  # 0: what the GPUs' memory holds, at most 16,384 so that a laptop can hold many engines
+    kv_blocks: int = 0  # 0: what the GPUs' memory holds, at most 12,288 so that a laptop can hold many engines
     prefix_caching: bool = True
     max_sequences: int = 1024
     max_batched_tokens: int = 8192  # of one step

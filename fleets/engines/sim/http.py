@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._request = Request()
         self._early: deque[Request] = deque()
@@ -103,15 +103,18 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are no subclass of asyncio's
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._transport = self._parser = None  # the parser refers back to this: without the cycle, bodies go at once
         self._early.clear()
         reply, self._reply = self._reply, None
         if reply is not None and not reply.done:
             reply.done = True
-            if reply.on_gone is not None:
-                reply.on_gone()
+            gone, reply.on_gone = reply.on_gone, None
+            if gone is not None:
+                gone()
 
     def data_received(self, data: bytes) -> None:
+        if self._parser is None:
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -131,6 +134,7 @@ class Connection(asyncio.Protocol):
         self._request.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
+        assert self._parser is not None
         self._request.method = self._parser.get_method().decode()
         self._request.keep_alive = self._parser.should_keep_alive()
         if self._request.headers.get(b"expect", b"").lower() == b"100-continue":
@@ -143,11 +147,12 @@ class Connection(asyncio.Protocol):
         self._request.body += body
 
     def on_message_complete(self) -> None:
-        self._request.path = unquote(self._request.path.partition("?")[0])
+        request, self._request = self._request, Request()
+        request.path = unquote(request.path.partition("?")[0])
         if self._reply is not None:
-            self._early.append(self._request)
+            self._early.append(request)
         else:
-            self._begin(self._request)
+            self._begin(request)
 
     # ---- replies ----
 

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error.detail}\n")
         return EXIT_FLAGS
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)  # the steady state makes no cycles: the default would walk the heap for nothing
+    gc.set_threshold(10_000, 10, 10)  # the steady state makes hardly any cycles: the default would walk the heap for nothing
     try:
         return asyncio.Runner(loop_factory=uvloop.new_event_loop).run(serve(config))
     except OSError as error:

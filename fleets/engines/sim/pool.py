@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -17,9 +18,9 @@ class KvPool:
         self.block_bytes = block_tokens * KV_BYTES
         self.shards = shard_count(tensor_parallel)
         self._caching = caching
-        self._content: dict[int, bytes] = {}  # sharded bytes by block; a block that was never written costs nothing
+        self._memory = mmap.mmap(-1, (blocks + 1) * self.block_bytes)  # pages that were never written cost nothing
         self._references: dict[int, int] = {}
-        self._hash_of: dict[int, bytes] = {}
+        self._hash_of: list[bytes | None] = [None] * (blocks + 1)
         self._block_of: dict[bytes, int] = {}
         self._cached: OrderedDict[int, None] = OrderedDict()  # unreferenced ones with content, the oldest first
         self._recycled: list[int] = []
@@ -69,7 +70,7 @@ class KvPool:
                 self._references[block] = left
                 continue
             del self._references[block]
-            if block in self._hash_of:
+            if self._hash_of[block] is not None:
                 self._cached[block] = None
             else:
                 self._recycled.append(block)
@@ -83,7 +84,7 @@ class KvPool:
     def write(self, block: int, token_major: bytes) -> None:
         """Fill a block from its start, and clear the rest of it."""
         padded = token_major + bytes(self.block_bytes - len(token_major))
-        self._content[block] = to_shards(padded, self.shards)
+        self._memory[block * self.block_bytes : (block + 1) * self.block_bytes] = to_shards(padded, self.shards)
 
     def read(self, block: int) -> bytes:
         """Token-major bytes of a whole block."""
@@ -91,8 +92,7 @@ class KvPool:
 
     def raw(self, block: int) -> bytes:
         """A whole block as its ranks lay it out."""
-        content = self._content.get(block)
-        return bytes(self.block_bytes) if content is None else content
+        return self._memory[block * self.block_bytes : (block + 1) * self.block_bytes]
 
     def _take(self) -> int:
         if self._recycled:
@@ -101,5 +101,7 @@ class KvPool:
             self._next += 1
             return self._next - 1
         block, _ = self._cached.popitem(last=False)
-        del self._block_of[self._hash_of.pop(block)]
+        block_hash, self._hash_of[block] = self._hash_of[block], None
+        if block_hash is not None:
+            del self._block_of[block_hash]
         return block

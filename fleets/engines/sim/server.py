@@ -29,7 +29,7 @@ from fleets.engines.sim.transfer import Fetcher, LeaseBook, SideChannel, remote_
 
 VERSION = "0.33.0+denv.sim"
 EXIT_GANG_BROKEN = 3
-MAX_BLOCKS = 16_384  # of 64 tokens: a million tokens, 8 MB of KV bytes
+MAX_BLOCKS = 12_288  # of 64 tokens: 786,432 tokens, 6 MB of KV bytes
 
 
 class Engine:
@@ -198,6 +198,7 @@ class Engine:
             self.fetcher.drop(sequence)
             self.scheduler.abort(sequence)
             self._lease_names.pop(sequence, None)
+        answer.forget()
 
     # ---- the KV's journey ----
 
