@@ -10,7 +10,6 @@ from django.http import HttpRequest
 
 from releases.models import DryRun, IdempotencyKey, Model, Release, RollbackRequest, Rollout, Stage
 
-
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Any]
 else:

@@ -30,6 +30,8 @@ def touches(old: UnitSpec | None, new: UnitSpec) -> str:
         return changed(None, new)
     what = dict.fromkeys(part for pool in new.pools for part in _pool_changes(_same_role(old, pool), pool))  # each once, in order
     shown = list(what)[:4] + ([f"and {len(what) - 4} more"] if len(what) > 4 else [])
+    if not shown and old.compat == new.compat:
+        return "nothing that runs: the stage's settings only"
     return f"{changed(old, new)} ({', '.join(shown)})" if shown else changed(old, new)
 
 

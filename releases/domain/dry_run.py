@@ -23,6 +23,7 @@ class StageNow:
     running: UnitSpec | None = None
     units: tuple[UnitView, ...] = ()
     rollout: str = ""
+    bring_up_s: float | None = None  # how long a unit took to come up the last time
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ def stage_plan(file: ReleaseFile, stage: StageSpec, number: int, world: World) -
         policy=stage.rollout,
         units=now.units,
         fleets=fleets,
+        bring_up_s=now.bring_up_s,
         changed=touches(now.running, new),
     )
 

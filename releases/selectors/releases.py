@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from django.db.models import F, Max, Q, QuerySet
-from django.utils import timezone
 
 from denvweb.core import wire
 from denvweb.core.errors import ConflictError, NotFoundError
@@ -11,7 +10,6 @@ from fleets import selectors as fleets
 from fleets.domain.types import Role, UnitSpec
 from releases.catalog import catalog
 from releases.domain import diff
-from releases.domain.dry_run import StageNow, World
 from releases.domain.findings import all_simulated
 from releases.domain.generations import generations
 from releases.domain.recipes import Recipe, recipe_unknown
@@ -70,20 +68,6 @@ def next_number(model: str) -> int:
     """The number that the model's next release gets."""
     newest: int | None = Release.objects.filter(model__name=model).aggregate(newest=Max("number"))["newest"]
     return (newest or 0) + 1
-
-
-def world_for(file: ReleaseFile) -> World:
-    """All that a dry run of this file looks at, as it is now."""
-    rows = Stage.objects.filter(model__name=file.release.model).select_related("model", "release__model")
-    stages = {row.name: _stage_now(row, file) for row in rows}
-    return World(catalog=catalog(), fleets=fleets.fleet_views(), stages=stages)
-
-
-def _stage_now(row: Stage, file: ReleaseFile) -> StageNow:
-    active = row.rollouts.exclude(state__in=Rollout.ENDED).first()
-    running = release_unit(row.release, row.name) if row.release is not None else None
-    units = fleets.units_view(stage=f"{row.model.name}/{row.name}", now=timezone.now())
-    return StageNow(running=running, units=units, rollout=active.id if active else "")
 
 
 def _releases() -> QuerySet[Release]:

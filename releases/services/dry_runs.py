@@ -17,7 +17,8 @@ from releases.domain.dry_run import check_release, check_stage, chosen_stages
 from releases.domain.spec import ReleaseFile, SpecError, parse
 from releases.domain.views import DryRunView, FindingView, StagePlanView
 from releases.models import DryRun
-from releases.selectors.releases import next_number, world_for
+from releases.selectors.releases import next_number
+from releases.selectors.worlds import world_for
 
 log = logging.getLogger(__name__)
 

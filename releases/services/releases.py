@@ -14,7 +14,8 @@ from releases.domain.dry_run import World, check_release, check_stage, chosen_st
 from releases.domain.spec import ReleaseFile, StageSpec, parse
 from releases.domain.views import FindingView
 from releases.models import Model, Release, Rollout, Stage
-from releases.selectors.releases import generations_of, next_number, release_file, release_key, world_for
+from releases.selectors.releases import generations_of, next_number, release_file, release_key
+from releases.selectors.worlds import world_for
 from releases.services.dry_runs import FILE, one_line
 from releases.services.rollouts import rollout_start
 

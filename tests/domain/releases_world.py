@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from fleets.domain.types import DomainView, FleetView, NodeView
+from fleets.domain.placement import Refusal, place_units
+from fleets.domain.types import DomainView, FleetView, NodeView, PoolSpec, RankState, ReplicaPlacement, UnitPlacement, UnitSpec
+from fleets.domain.views import PoolView, RankView, ReplicaState, ReplicaView, UnitView
 from releases.catalog import catalog
-from releases.domain.dry_run import StageResult, World, check_release, check_stage
+from releases.domain.dry_run import StageNow, StageResult, World, check_release, check_stage
+from releases.domain.rollout_room import take
 from releases.domain.spec import ReleaseFile, parse
+from releases.domain.units import unit_spec
 from releases.domain.views import FindingView
 
 DS_FLASH = """\
@@ -64,3 +68,53 @@ def codes(text: str, seen: World | None = None) -> dict[str, FindingView]:
     """Every finding but the fine ones, by code."""
     release, stage = look(text, seen)
     return {finding.code: finding for finding in (*release, *stage.findings) if finding.severity != "ok"}
+
+
+def serving(text: str, number: int, *fleets: FleetView) -> World:
+    """The fleets with the first stage of a file serving on them, complete."""
+    file = file_of(text)
+    stage = file.stages[0]
+    spec = unit_spec(file.release, stage, catalog()[file.release.recipe], f"{file.release.model}@{number}", simulated=True)
+    placements = place_units(spec, stage.replicas, fleets)
+    assert not isinstance(placements, Refusal)
+    left = tuple(fleets)
+    for placement in placements:
+        left = take(left, placement)
+    units = tuple(_unit_view(spec, placement, slot) for slot, placement in enumerate(placements, 1))
+    return World(catalog(), left, {stage.name: StageNow(running=spec, units=units)})
+
+
+def _unit_view(spec: UnitSpec, placement: UnitPlacement, slot: int) -> UnitView:
+    pools = []
+    for pool in spec.pools:
+        mine = [place for place in placement.replicas if place.role is pool.role]
+        replicas = tuple(_replica_view(pool, place, slot) for place in mine)
+        pools.append(PoolView(pool.role, pool.gpus, pool.replicas, pool.replicas, replicas))
+    return UnitView(
+        unit=f"u-{slot}",
+        slot=slot,
+        stage=spec.stage,
+        release=spec.release,
+        shape=spec.shape,
+        gpus=spec.gpus,
+        fleet=placement.fleet,
+        domain=placement.domain,
+        stopping=False,
+        ready=True,
+        complete=True,
+        probed=True,
+        routable=True,
+        failed=False,
+        detail="",
+        inflight=0,
+        weight_seen=0.5,
+        pools=tuple(pools),
+    )
+
+
+def _replica_view(pool: PoolSpec, place: ReplicaPlacement, slot: int) -> ReplicaView:
+    name = f"{slot}-{pool.role.value}-{place.ordinal}"
+    ranks = tuple(
+        RankView(f"k-{name}-{index}", index, rank.node, rank.gpus, RankState.READY, 0, "") for index, rank in enumerate(place.ranks)
+    )
+    return ReplicaView(name, pool.role, place.ordinal, pool.release, pool.generation, ReplicaState.READY, "", {}, ranks)

@@ -32,6 +32,7 @@ def test_words_for_the_kinds_of_change() -> None:
     weights = touches(unit(), unit(DS_FLASH.replace("c41a7e2", "c41a7e3"), "ds-flash@8"))
     assert weights.startswith("everything")
     assert weights.endswith("(weights c41a7e2 -> c41a7e3)")
+    assert touches(unit(), unit(release="ds-flash@8")) == "nothing that runs: the stage's settings only"
     slow = DS_FLASH.replace("stages:", "  simulated-faults: { decode: { slow-factor: 3 } }\nstages:")
     assert touches(unit(), unit(slow, "ds-flash@8")) == "decode only (simulated faults)"
 

@@ -1,0 +1,29 @@
+"""All that a dry run looks at, read at once."""
+
+from __future__ import annotations
+
+from django.utils import timezone
+
+from fleets import selectors as fleets
+from releases.catalog import catalog
+from releases.domain.dry_run import StageNow, World
+from releases.domain.spec import ReleaseFile
+from releases.models import Rollout, Stage
+from releases.selectors.releases import release_unit
+from releases.selectors.rollouts import bring_up_s_of
+
+
+def world_for(file: ReleaseFile) -> World:
+    """Recipes, fleets, and the stages of the file's model as they are now."""
+    rows = Stage.objects.filter(model__name=file.release.model).select_related("model", "release__model")
+    return World(catalog=catalog(), fleets=fleets.fleet_views(), stages={row.name: _stage_now(row) for row in rows})
+
+
+def _stage_now(row: Stage) -> StageNow:
+    active = row.rollouts.exclude(state__in=Rollout.ENDED).first()
+    return StageNow(
+        running=release_unit(row.release, row.name) if row.release is not None else None,
+        units=fleets.units_view(stage=str(row), now=timezone.now()),
+        rollout=active.pk if active else "",
+        bring_up_s=bring_up_s_of(row),
+    )

@@ -1,0 +1,53 @@
+"""Dry runs of a stage that serves already: what changes, what stays, whether there is room."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleets.domain.types import FleetView
+from tests.domain.releases_world import DS_FLASH, GB200, fleet, look, serving
+
+TWO, ONE = fleet("gb200-use1", "GB200", 2, 18, 4), fleet("gb200-use1", "GB200", 1, 18, 4)
+NEXT = DS_FLASH.replace("stages:", "  engine: { decode: { speculative-draft-length: 3 } }\nstages:")
+LARGE_BLOCKS = DS_FLASH.replace("stages:", "  kv-cache: { block-size: 128 }\nstages:")
+
+
+def one_unit(text: str) -> str:
+    """The same with one serving unit."""
+    return text.replace("replicas: 2\n", "replicas: 1\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "where", "placed", "warning"),
+    [
+        (DS_FLASH, NEXT, GB200, "unit 1 keeps gb200-use1/d01, unit 3 on gb200-use1/d03", ""),
+        (DS_FLASH, NEXT, TWO, "unit 1 keeps gb200-use1/d01, unit 2 keeps gb200-use1/d02", "at least 50% of capacity is left"),
+        (DS_FLASH, LARGE_BLOCKS, TWO, "unit 1 on gb200-use1/d01, unit 2 on gb200-use1/d02", "at least 50% of capacity is left"),
+        (one_unit(DS_FLASH), one_unit(NEXT), ONE, "unit 1 keeps gb200-use1/d01 (72 of 72 GPUs, same-domain)", "nothing serves meanwhile"),
+        (DS_FLASH, DS_FLASH.replace("replicas: 2\n", "replicas: 3\n"), GB200, "unit 2 keeps gb200-use1/d02, unit 3 on gb200-use1/d03", ""),
+    ],
+)
+def test_where_units_go_and_whether_there_is_room(before: str, after: str, where: FleetView, placed: str, warning: str) -> None:
+    release, stage = look(after, serving(before, 7, where), 8)
+    assert not release
+    found = {finding.code: finding for finding in stage.findings}
+    assert placed in found["placed"].sentence
+    assert ("no-room-to-surge" in found) == bool(warning)
+    if warning:
+        assert found["no-room-to-surge"].severity == "warn"
+        assert warning in found["no-room-to-surge"].sentence
+    assert stage.plan is not None
+    assert (stage.plan.from_release, stage.plan.to_release, stage.plan.surge) == (7, 8, not warning)
+
+
+def test_the_plan_says_what_changes() -> None:
+    plan = look(NEXT, serving(DS_FLASH, 7, GB200), 8)[1].plan
+    assert plan is not None
+    assert plan.changed == "decode only (speculative-draft-length 2 -> 3)"
+
+
+def test_a_file_for_more_than_the_fleet_has_is_refused_before_planning() -> None:
+    stage = look(DS_FLASH.replace("replicas: 2\n", "replicas: 3\n"), serving(DS_FLASH, 7, TWO), 8)[1]
+    assert stage.plan is None
+    assert [finding.code for finding in stage.findings] == ["no-free-domain"]
+    assert "room for 2 of 3 serving units" in stage.findings[0].sentence
