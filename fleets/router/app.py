@@ -33,6 +33,7 @@ from fleets.router.upstream import Headers, Pool
 log = logging.getLogger("fleets.router")
 
 CLIENT_IDLE_S = 75.0
+LAST_TRIES = 3  # for the report at the end
 _JSON: Headers = [(b"content-type", b"application/json")]
 _TEXT: Headers = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
 
@@ -200,14 +201,21 @@ class App:
         await self.prober.close()
         await self.gauges.close()
         self.reporter.cut(last=True)
-        try:
-            await self.reporter.send()
-        except DenvError as error:
-            log.warning("the last report was not taken: %s", error.detail)
+        await self._send_last()
         for client in list(self._clients):
             client.close()
         self.pool.close()
         await self.control.close()
+
+    async def _send_last(self) -> None:
+        for _ in range(LAST_TRIES):
+            try:
+                await self.reporter.send()
+            except DenvError as error:
+                log.warning("the last report was not taken: %s", error.detail)
+                await asyncio.sleep(0.1)
+            else:
+                return
 
     async def _forever(self, name: str, step: Callable[[], Awaitable[None]], every_s: float) -> None:
         backoff, failed = Backoff(first_s=0.5, cap_s=5.0), 0

@@ -17,9 +17,10 @@ class Control:
 
     def _headers(self) -> dict[str, str]:
         try:
-            return {"authorization": f"Bearer {self._config.token()}", "content-type": "application/json"}
+            token = self._config.token()
         except OSError as error:
             raise UnavailableError(f"the router token cannot be read: {error}") from error
+        return {"content-type": "application/json", **({"authorization": f"Bearer {token}"} if token else {})}
 
     async def get(self, path: str, *, deadline_s: float) -> tuple[int, bytes]:
         """Status and body; UnavailableError when there is no answer."""

@@ -132,9 +132,13 @@ def test_local_limit_never_falls_with_the_queue_and_is_bounded(a: int, b: int, k
 
 
 def test_without_prefill_or_with_several_samples_it_is_local() -> None:
-    base = {"prompt_tokens": 20_000, "held_tokens": 0, "prefill_queue": 0}
-    assert decide(POLICY, **base, decode_kv_use=None, has_prefill=False).reason is Reason.NO_PREFILL
-    assert decide(POLICY, **base, decode_kv_use=None, samples=2).reason is Reason.SAMPLES_LOCAL
+    def why(*, has_prefill: bool = True, samples: int = 1) -> Reason:
+        return decide(
+            POLICY, prompt_tokens=20_000, held_tokens=0, prefill_queue=0, decode_kv_use=None, has_prefill=has_prefill, samples=samples
+        ).reason
+
+    assert why(has_prefill=False) is Reason.NO_PREFILL
+    assert why(samples=2) is Reason.SAMPLES_LOCAL
 
 
 def test_unit_with_the_prefix_unless_it_is_much_busier() -> None:

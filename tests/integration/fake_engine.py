@@ -48,7 +48,7 @@ class FakeEngine:
         self.release = asyncio.Event()  # lets what hangs or is slow go on
         self.kv_use = 0.1
         self.chunk_gap_s = 0.0
-        self.words = WORDS
+        self.words: tuple[str, ...] = WORDS
         self.prompt_tokens: int | None = None
         self.keep_alive = True
         self.connections = 0  # that carried a generation request

@@ -42,8 +42,10 @@ async def test_prefill_that_cannot_be_reached_is_skipped(tmp_path: Path) -> None
 
 
 async def test_hung_prefill_is_bypassed(tmp_path: Path) -> None:
-    config = {"prefill_deadline_s": 0.1, "prefill_token_deadline_s": 0.0}
-    async with engines("p", "d") as (p, d), router(tmp_path, table(pd_unit([p], [d])), **config) as bench:
+    async with (
+        engines("p", "d") as (p, d),
+        router(tmp_path, table(pd_unit([p], [d])), prefill_deadline_s=0.1, prefill_token_deadline_s=0.0) as bench,
+    ):
         answer = await bench.ask(chat("PHANG" + LONG))
         assert answer.status == 200 and answer.text == "".join(WORDS)
         await asyncio.wait_for(p.posts[0].ended.wait(), 2)

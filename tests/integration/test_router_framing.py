@@ -137,11 +137,13 @@ async def test_pipelined_requests_are_bounded() -> None:
     echo.hold = True
     client, transport = _connection(echo)
     client.data_received(b"GET /a HTTP/1.1\r\n\r\n" * 40)
-    assert not transport.reading and len(echo.requests) == 1
+    assert len(echo.requests) == 1
+    assert transport.reading is False
     for _ in range(40):
         client.respond(200, b"", [])
         await asyncio.sleep(0)
-    assert transport.reading and len(echo.requests) == 40
+    assert len(echo.requests) == 40
+    assert transport.reading
 
 
 async def test_expect_100_continue() -> None:

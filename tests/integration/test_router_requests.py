@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import openai
+import pytest
+
+from fleets.router.openai import parse
+from fleets.router.relay import Relay
+from fleets.router.telemetry import Trace
+from fleets.router.upstream import Connection, Headers
+from metrics.domain.types import AlarmSpec, Metric, Route, SeriesKey
 from tests.integration.fake_engine import WORDS, engines
 from tests.integration.router_bench import chat, pd_unit, plain_unit, router, table
 
@@ -40,3 +49,165 @@ async def test_aggregated_whole_answer(tmp_path: Path) -> None:
         assert a.posts[0].body == chat(stream=False)
         counters = bench.counters()
         assert counters["reason.aggregated"] == 1 and counters["tokens.out"] == len(WORDS)
+
+
+async def test_short_prompts_and_cached_ones_stay_local(tmp_path: Path) -> None:
+    async with engines("p", "d") as (p, d), router(tmp_path, table(pd_unit([p], [d]))) as bench:
+        assert (await bench.ask(chat("forty tokens or so"))).status == 200
+        assert not p.posts and "kv_transfer_params" not in d.posts[0].body
+        assert (await bench.ask(chat(LONG))).status == 200
+        assert (await bench.ask(chat(LONG + "and a new question"))).status == 200
+        assert len(p.posts) == 1 and len(d.posts) == 3
+        counters = bench.counters()
+        assert (counters["reason.short"], counters["reason.remote"], counters["reason.cached"]) == (1, 1, 1)
+
+
+async def test_prompt_tokens_are_calibrated_from_usage(tmp_path: Path) -> None:
+    async with engines("p", "d") as (p, d), router(tmp_path, table(pd_unit([p], [d]))) as bench:
+        text = "x" * 6000  # 1,500 tokens at four bytes each
+        d.prompt_tokens = 600  # in truth ten bytes each
+        for number in range(40):
+            await bench.ask(chat(f"{number}" + "y" * 3900))
+        before = len(p.posts)
+        await bench.ask(chat(text))
+        assert len(p.posts) == before
+
+
+async def test_token_ids_are_counted_exactly(tmp_path: Path) -> None:
+    async with engines("p", "d") as (p, d), router(tmp_path, table(pd_unit([p], [d]))) as bench:
+        for count, posts in ((999, 0), (1000, 1)):
+            body = {"model": "ds-flash", "prompt": [count] * count, "max_tokens": 3}
+            assert (await bench.ask(body, path="/v1/completions")).status == 200
+            assert len(p.posts) == posts
+
+
+async def test_client_that_asks_for_usage_gets_it(tmp_path: Path) -> None:
+    async with engines("a") as (a,), router(tmp_path, table(plain_unit([a]))) as bench:
+        answer = await bench.ask(chat(stream_options={"include_usage": True}))
+        assert answer.events[-2]["usage"]["completion_tokens"] == len(WORDS)
+        assert bench.counters()["tokens.out"] == len(WORDS)
+
+
+async def test_models_health_ready_and_unknown_paths(tmp_path: Path) -> None:
+    async with engines("a") as (a,), router(tmp_path, table(plain_unit([a]))) as bench:
+        assert (await bench.get("/v1/models")).json["data"][0]["id"] == "ds-flash"
+        assert (await bench.get("/v1/models/ds-flash")).json["id"] == "ds-flash"
+        assert (await bench.get("/v1/models/other")).status == 404
+        assert (await bench.get("/health")).status == 200 and (await bench.get("/ready")).status == 200
+        assert (await bench.get("/nothing")).json["error"]["code"] == "not_found"
+        assert (await bench.get("/v1/chat/completions")).status == 405
+        assert (await bench.ask({}, path="/v1/embeddings")).status == 404
+        assert (await bench.ask(chat() | {"model": "other"})).json["error"]["code"] == "model_not_found"
+        assert (await bench.ask(b"{")).json["error"]["code"] == "invalid_json"
+        assert not bench.counters()
+
+
+async def test_without_a_table_it_is_not_ready(tmp_path: Path) -> None:
+    async with router(tmp_path) as bench:
+        assert (await bench.get("/ready")).status == 503 and (await bench.get("/health")).status == 200
+        assert (await bench.ask(chat())).status == 503
+
+
+async def test_metrics_page(tmp_path: Path) -> None:
+    async with engines("p", "d") as (p, d), router(tmp_path, table(pd_unit([p], [d]))) as bench:
+        await bench.ask(chat(LONG))
+        await bench.ask(chat("D500"))
+        bench.deltas()
+        page = (await bench.get("/metrics")).body.decode()
+        assert 'denv_router_decisions_total{stage="ds-flash/prod-us",unit="u-1"' in page and 'reason="remote"} 1' in page
+        assert 'class="decode"} 1' in page
+        assert "# TYPE denv_router_ttft_seconds histogram" in page and "denv_router_table_generation 1" in page
+        assert 'denv_router_prefill_queue{unit="u-1"} 0' in page
+
+
+async def test_phases_add_up_and_gaps_are_counted_per_arrival(tmp_path: Path) -> None:
+    alarms = [
+        AlarmSpec("ttft-p99", "ttft", 0.01, 1.5),
+        AlarmSpec("itl-p99", "itl", 0.01, 0.005),
+        AlarmSpec("error-rate", "error-rate", 0.01),
+    ]
+    async with engines("p", "d") as (p, d), router(tmp_path, table(pd_unit([p], [d]), alarms=alarms)) as bench:
+        d.chunk_gap_s = 0.01
+        await bench.ask(chat(LONG))
+        (delta,) = bench.deltas()
+        assert delta.key == SeriesKey("ds-flash/prod-us", "u-1", "ds-flash@1", "ds-flash@1", Route.REMOTE)
+        sums = {metric: histogram.sum for metric, histogram in delta.histograms.items()}
+        parts = sum(sums[metric] for metric in (Metric.QUEUE, Metric.PREFILL, Metric.KV_TRANSFER, Metric.FIRST_STEP))
+        assert abs(parts - sums[Metric.TTFT]) < 3e-6
+        assert delta.histograms[Metric.ITL].count == len(WORDS) - 1
+        assert sums[Metric.TTFT] + sums[Metric.ITL] <= sums[Metric.E2E]
+        assert delta.alarms["ttft-p99"].n == delta.alarms["itl-p99"].n == delta.alarms["error-rate"].n == 1
+        assert delta.alarms["itl-p99"].k == 1.0 and delta.alarms["itl-p99"].bets
+
+
+async def test_a_hang_over_the_limit_is_evidence_though_no_token_came(tmp_path: Path) -> None:
+    alarms = [AlarmSpec("ttft-p99", "ttft", 0.01, 0.05)]
+    async with engines("a") as (a,), router(tmp_path, table(plain_unit([a]), alarms=alarms), first_byte_deadline_s=0.1) as bench:
+        await bench.ask(chat("DHANG"))
+        (delta,) = bench.deltas()
+        assert (delta.alarms["ttft-p99"].n, delta.alarms["ttft-p99"].k) == (1, 1)
+
+
+async def test_official_client(tmp_path: Path) -> None:
+    async with engines("p", "d") as (p, d), router(tmp_path, table(pd_unit([p], [d]))) as bench:
+        client = openai.AsyncOpenAI(base_url=f"{bench.app.url}/v1", api_key="k", max_retries=0)
+        assert [model.id async for model in client.models.list()] == ["ds-flash"]
+        stream = await client.chat.completions.create(
+            model="ds-flash", messages=[{"role": "user", "content": LONG}], stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "".join(WORDS)
+        assert chunks[-1].usage is not None and chunks[-1].usage.completion_tokens == len(WORDS)
+        whole = await client.completions.create(model="ds-flash", prompt="hello", max_tokens=3)
+        assert whole.choices[0].text == "".join(WORDS) and whole.usage is not None and whole.usage.completion_tokens == len(WORDS)
+        texts = await client.completions.create(model="ds-flash", prompt="hello", stream=True)
+        assert "".join([chunk.choices[0].text async for chunk in texts]) == "".join(WORDS)
+        with pytest.raises(openai.NotFoundError):
+            await client.completions.create(model="other", prompt="x")
+        with pytest.raises(openai.BadRequestError):
+            await client.chat.completions.create(model="ds-flash", messages=[{"role": "user", "content": "D400"}])
+        cut = await client.chat.completions.create(model="ds-flash", messages=[{"role": "user", "content": "DCUT"}], stream=True)
+        with pytest.raises(openai.APIError, match="ended early"):
+            [chunk async for chunk in cut]
+        await client.close()
+
+
+def test_stream_split_at_every_byte_boundary() -> None:
+    events = [
+        b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n',
+        b": ping\n\n",
+        'data: {"choices":[{"delta":{"content":"h\u00e9 \\"usage\\":{ [DONE"}}]}\n\n'.encode(),
+        b'data: {"choices":[{"delta":{"content":"b"},"finish_reason":"stop"}],"kv_transfer_params":{"remote_host":"10.0.0.1"}}\n\n',
+        b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n',
+        b"data: [DONE]\n\n",
+    ]
+    whole = b"".join(events)
+    for cut in range(1, len(whole)):
+        client, trace = _Memory(), Trace(0.0)
+        relay = Relay(client, parse("/v1/chat/completions", json.dumps(chat()).encode()), trace, b"id")
+        relay.head(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
+        relay.body(whole[:cut])
+        relay.body(whole[cut:])
+        relay.finish_stream()
+        got = b"".join(client.parts)
+        assert got.startswith(b"".join(events[:3])) and got.endswith(b"data: [DONE]\n\n"), cut
+        assert b"10.0.0.1" not in got and b'"completion_tokens"' not in got
+        assert trace.usage is not None and trace.usage.completion == 2 and trace.tokens == 2 and relay.done
+
+
+class _Memory:
+    """A client that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+
+    def respond(self, status: int, body: bytes, headers: Headers) -> None: ...
+
+    def begin(self, status: int, headers: Headers) -> None: ...
+
+    def write(self, data: bytes) -> None:
+        self.parts.append(data)
+
+    def end(self) -> None: ...
+
+    def feed_from(self, source: Connection | None) -> None: ...
