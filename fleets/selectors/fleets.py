@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
 
 from denvweb.core import wire
 from fleets.domain.protocol import GpuReport
@@ -13,8 +12,10 @@ from fleets.domain.views import DomainMap, FleetMap, GpuCell, NodeMap
 from fleets.models import Domain, Fleet, GpuClaim, Node
 
 FOREIGN_BYTES_MAX = 512 * 2**20  # what an idle desktop or a monitor may hold; above it the GPU is somebody's
-
-T = TypeVar("T")
+_CELL = (
+    *("node_id", "gpu_index", "unit__stage", "unit__slot", "unit__release"),
+    *("rank__index", "rank__gpus", "rank__replica__role", "rank__replica__ordinal", "rank__replica__release"),
+)
 
 
 def unfit_gpus(node: Node) -> dict[int, str]:
@@ -85,7 +86,7 @@ def fleet_maps(*, names: Sequence[str] | None = None) -> tuple[FleetMap, ...]:
     loaded = _Loaded(names)
     cells: dict[str, dict[int, GpuCell]] = defaultdict(dict)
     beneath = {} if names is None else {"node__domain__fleet_id__in": list(names)}
-    for claim in GpuClaim.objects.filter(**beneath).select_related("unit", "rank__replica"):
+    for claim in GpuClaim.objects.filter(**beneath).select_related("unit", "rank__replica").only(*_CELL):
         cells[claim.node_id][claim.gpu_index] = _used_cell(claim)
     return tuple(
         _fleet_map(fleet, [_domain_map(domain, nodes, cells) for domain, nodes in loaded.each_domain(fleet)]) for fleet in loaded.fleets

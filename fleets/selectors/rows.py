@@ -12,10 +12,13 @@ from fleets.domain.types import NodeState, PoolSpec, RankDesired, RankState, Uni
 from fleets.domain.views import ReplicaState
 from fleets.models import Rank, Replica, Unit
 
+_RANK = ("id", "replica_id", "node_id", "index", "gpus", "port", "state", "detail", "restarts", "engine_id", "gauges")
+_NODE = ("node__name", "node__host", "node__state", "node__generation", "node__observed_generation")
+
 
 def units_with_ranks(units: QuerySet[Unit]) -> list[Unit]:
     """The units with their replicas, ranks and nodes: three queries."""
-    ranks = Rank.objects.select_related("node").order_by("index")
+    ranks = Rank.objects.select_related("node").only(*_RANK, *_NODE).order_by("index")
     return list(units.prefetch_related(Prefetch("replicas", Replica.objects.prefetch_related(Prefetch("ranks", ranks)))))
 
 

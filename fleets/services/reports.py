@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,7 +13,7 @@ from django.utils import timezone
 from denvweb.core import wire
 from denvweb.core.errors import ConflictError, ForbiddenError
 from denvweb.wake import wake
-from fleets.domain.gang import gang_complete
+from fleets.domain.gang import RankFact, gang_complete, replica_state
 from fleets.domain.lease import SECOND_BOOT_WITHIN_S
 from fleets.domain.protocol import AgentReport, NodeFacts, NodeSnapshot, RankReport
 from fleets.domain.types import NodeState, RankDesired, RankState
@@ -28,6 +28,8 @@ from fleets.services.routing import stage_lock, table_refresh
 from metrics.services import event_append
 
 _DETAIL_MAX = 4000  # characters: a dead rank's last log lines, not its log
+_TOLD = ["state", "state_at", "engine_id", "detail", "restarts", "pid", "gauges"]
+_LISTED = (ReplicaState.READY, ReplicaState.DRAINING)  # what a routing table speaks of
 _LIVE_FACTS = ("host", "port_base", "port_count", "agent_version")  # those that may change without joining again
 
 
@@ -36,7 +38,7 @@ class _News:
     """What a report changes. `turned` ranks changed in a way that others must know of."""
 
     told: list[Rank] = field(default_factory=list)
-    turned: list[Rank] = field(default_factory=list)
+    turned: dict[str, RankState | None] = field(default_factory=dict)  # rank id -> what it was
     node: dict[str, Any] = field(default_factory=dict)
     moved: bool = False  # the node's own state or place changed
 
@@ -112,24 +114,30 @@ def _compare_rank(rank: Rank, said: RankReport, news: _News, now: datetime) -> N
     detail = said.detail[-_DETAIL_MAX:]
     if not turned and (rank.detail, rank.restarts, rank.pid, rank.gauges) == (detail, said.restarts, said.pid, said.gauges):
         return
+    if turned:
+        news.turned[rank.id] = _known(rank)
     if rank.state != said.state:
         rank.state, rank.state_at = said.state.value, now - timedelta(seconds=min(max(0.0, said.since_s), 86_400.0))
     rank.engine_id, rank.detail, rank.restarts, rank.pid, rank.gauges = said.engine_id, detail, said.restarts, said.pid, said.gauges
     news.told.append(rank)
-    if turned:
-        news.turned.append(rank)
+
+
+def _known(rank: Rank) -> RankState | None:
+    return RankState(rank.state) if rank.state else None
 
 
 def _miss_rank(rank: Rank, news: _News, now: datetime) -> None:
     """The agent acted on the newest snapshot and has no such rank: nothing of it runs there."""
+    news.turned[rank.id] = _known(rank)
     rank.state, rank.state_at, rank.pid, rank.engine_id, rank.gauges = None, now, 0, "", {}
     news.told.append(rank)
-    news.turned.append(rank)
 
 
 def _tell(ranks: Sequence[Rank]) -> None:
-    if ranks:
-        Rank.objects.bulk_update(ranks, ["state", "state_at", "engine_id", "detail", "restarts", "pid", "gauges"])
+    if len(ranks) == 1:
+        Rank.objects.filter(id=ranks[0].id).update(**{name: getattr(ranks[0], name) for name in _TOLD})
+    elif ranks:
+        Rank.objects.bulk_update(ranks, _TOLD)
 
 
 def _beat(node: Node, report: AgentReport, news: _News, now: datetime) -> None:
@@ -146,28 +154,34 @@ def _beat(node: Node, report: AgentReport, news: _News, now: datetime) -> None:
 
 
 def _apply(node: Node, report: AgentReport, news: _News, now: datetime) -> None:
-    touched = (
-        Unit.objects.filter(replicas__ranks__node_id=node.name) if news.moved else Unit.objects.filter(replicas__ranks__in=news.turned)
-    )
+    of_node = Unit.objects.filter(replicas__ranks__node_id=node.name)
+    touched = of_node if news.moved else of_node.filter(replicas__ranks__in=list(news.turned))
     stages = sorted(set(touched.values_list("stage", flat=True)))
     for stage in stages:
         stage_lock(stage=stage)
     _beat(node, report, news, now)
     _tell(news.told)
-    _react(news.turned, now)
+    changed = _react(news.turned, now)
     for stage in stages:
-        table_refresh(stage=stage)
+        if news.moved or stage in changed:
+            table_refresh(stage=stage)
     if news.moved and node.state == NodeState.LOST:
         fleet = node.domain.fleet_id
         event_append(kind="node.back", sentence=f"node {node.name} reports again", fleet=fleet)
         wake("fleets.reconcile")
 
 
-def _react(turned: Sequence[Rank], now: datetime) -> None:
-    """What follows at once from ranks that turned: gangs start, stopped replicas go, rollouts look again."""
-    replicas = Replica.objects.filter(ranks__in=turned).distinct().select_related("unit").prefetch_related("ranks__node")
+def _react(turned: Mapping[str, RankState | None], now: datetime) -> set[str]:
+    """What follows at once from ranks that turned: gangs start, stopped replicas go, rollouts look again.
+
+    Returns the stages whose tables speak of one of them, or did.
+    """
+    changed = set()
+    replicas = Replica.objects.filter(ranks__in=list(turned)).distinct().select_related("unit").prefetch_related("ranks__node")
     for replica in replicas:
         state = state_of(replica)
+        if state in _LISTED or _state_before(replica, turned) in _LISTED:
+            changed.add(replica.unit.stage)
         ranks = list(replica.ranks.all())
         if replica.desired == RankDesired.HOLD and gang_complete(facts_of(ranks)):
             gang_start(replica=replica, now=now)
@@ -182,6 +196,12 @@ def _react(turned: Sequence[Rank], now: datetime) -> None:
             wake("releases.reconcile")
         if state is ReplicaState.FAILED:
             wake("fleets.reconcile")
+    return changed
+
+
+def _state_before(replica: Replica, turned: Mapping[str, RankState | None]) -> ReplicaState:
+    facts = [RankFact(turned.get(rank.id, _known(rank)), NodeState(rank.node.state)) for rank in replica.ranks.all()]
+    return replica_state(RankDesired(replica.desired), facts)
 
 
 def _end_missing(ranks: Sequence[Rank]) -> None:

@@ -86,7 +86,7 @@ def test_a_unit_of_72_does_not_fit_a_domain_of_8_and_the_arithmetic_says_why() -
 
 
 def with_only_one_free(view: FleetView) -> FleetView:
-    busy = {node.name: () for domain in view.domains[1:] for node in domain.nodes}
+    busy: dict[str, tuple[int, ...]] = {node.name: () for domain in view.domains[1:] for node in domain.nodes}
     return with_free(view, busy)
 
 

@@ -22,6 +22,7 @@ from fleets.services import join_token_create
 from tests.integration.fleets_world import RELEASE, STAGE, World
 
 pytestmark = pytest.mark.django_db
+Communicator: Any = ApplicationCommunicator  # asgiref does not type it
 
 
 def _post(client: Client, path: str, body: object, token: str = "") -> Any:
@@ -111,11 +112,11 @@ async def test_a_long_poll_ends_with_the_new_table_or_with_nothing() -> None:
     assert time.monotonic() - started < 5
 
 
-async def _socket(credential: str) -> tuple[ApplicationCommunicator, str]:
+async def _socket(credential: str) -> tuple[Any, str]:
     """An agent's socket, and what the server said to its opening."""
     headers = [(b"authorization", f"Bearer {credential}".encode())]
     scope = {"type": "websocket", "path": "/agent/v1/poke", "headers": headers, "query_string": b"", "subprotocols": []}
-    socket = ApplicationCommunicator(application, scope)
+    socket = Communicator(application, scope)
     await socket.send_input({"type": "websocket.connect"})
     return socket, str((await socket.receive_output(5))["type"])
 
