@@ -9,16 +9,16 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class DemoFleet:
-    """A simulated fleet: `simulated` is the agent's own flag."""
+    """A simulated fleet: `simulated` is the agent's own flag, `port_count` what all its nodes need."""
 
     name: str
     simulated: str
-    port_base: int
+    port_count: int
 
 
 FLEETS = (
-    DemoFleet("gb200-use1", "fleet=gb200-use1,kind=GB200,domains=3,nodes=18,gpus=4,span", 21_000),
-    DemoFleet("h200-use1", "fleet=h200-use1,kind=H200,domains=4,nodes=1,gpus=8", 27_000),
+    DemoFleet("gb200-use1", "fleet=gb200-use1,kind=GB200,domains=3,nodes=18,gpus=4,span", 54 * 48),
+    DemoFleet("h200-use1", "fleet=h200-use1,kind=H200,domains=4,nodes=1,gpus=8", 4 * 96),
 )
 STAGE = "ds-flash/prod-us"
 SPEED = 1.0  # of the recorded traffic: about 3 requests a second

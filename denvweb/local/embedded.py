@@ -110,6 +110,17 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+def all_free(first: int, count: int) -> bool:
+    """Whether nobody listens on any of these ports of loopback."""
+    for port in range(first, first + count):
+        with socket.socket() as sock:
+            try:
+                sock.bind(("127.0.0.1", port))
+            except OSError:
+                return False
+    return True
+
+
 def start(command: ServerCommand, log: Path) -> subprocess.Popen[bytes]:
     """Start a server as a child in a session of its own, its output appended to `log`."""
     with log.open("ab") as out:

@@ -89,6 +89,18 @@ class Home:
             write_private(path, json.dumps(ports))
         return ports[name]
 
+    def port_range(self, name: str, count: int) -> int:
+        """The first of `count` ports in a row, the same at every start; a new range is one in which nobody listens now.
+
+        Below 32,768, where Linux begins to hand out ports of its own choice.
+        """
+        path = self.run / "ports.json"
+        ports: dict[str, int] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if name not in ports:
+            ports[name] = next(base for base in range(20_000, 32_000 - count, 500) if embedded.all_free(base, count))
+            write_private(path, json.dumps(ports))
+        return ports[name]
+
     def remembered_ports(self, prefix: str) -> dict[str, int]:
         """The programs that were given a port before, by their names after the prefix."""
         path = self.run / "ports.json"

@@ -107,13 +107,15 @@ class Up:
         raise UnavailableError(f"the web process is not ready after {_READY_TIMEOUT_S:.0f} s; its log is {self.home.logs / 'web.log'}")
 
     def _start_demo(self) -> None:
+        port_base = self.home.port_range("agents", sum(fleet.port_count for fleet in demo.FLEETS))
         for fleet in demo.FLEETS:
+            token = self.home.credentials / f"join-{fleet.name}.token"
             self.children.start(
                 programs.simulated_agent(
-                    self.home, fleet=fleet.name, control=self.url, simulated=fleet.simulated, port_base=fleet.port_base,
-                    token_file=self.home.credentials / f"join-{fleet.name}.token",
+                    self.home, fleet=fleet.name, control=self.url, simulated=fleet.simulated, port_base=port_base, token_file=token
                 )
-            )  # fmt: skip
+            )
+            port_base += fleet.port_count
         self.say("agents of 58 simulated nodes started")
 
     def _demo_round(self, stages: list[StageView]) -> None:
