@@ -81,6 +81,11 @@ class Mapping:
 Node = Scalar | Items | Mapping
 
 
+def key_text(key: str) -> str:
+    """A key as a path may show it: short, on one line, and without anything that a terminal would obey."""
+    return key[:60] if key.isprintable() else ascii(key[:60])
+
+
 class _RefusedError(Exception):
     """Ends the reading with its one error."""
 
@@ -147,7 +152,7 @@ class _Open:
     def child_path(self) -> str:
         if not self.is_mapping:
             return f"{self.path}[{len(self.items)}]"
-        return ".".join(part for part in (self.path, self.key.text[:60] if self.key else "") if part)
+        return ".".join(part for part in (self.path, key_text(self.key.text) if self.key else "") if part)
 
     def add(self, node: Node) -> None:
         if not self.is_mapping:
@@ -163,7 +168,7 @@ class _Open:
     def _take_key(self, key: Scalar) -> None:
         if key.text in self.seen:
             first = self.seen[key.text]
-            path = ".".join(part for part in (self.path, key.text[:60]) if part)
+            path = ".".join(part for part in (self.path, key_text(key.text)) if part)
             raise _RefusedError(key.place, f"the key is here twice; it is already on line {first.line}. Remove one of them", path)
         self.seen[key.text] = key.place
         self.key = key

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from denvweb.core.units import parse_bytes, parse_duration_s, parse_ratio
-from releases.domain.source import Entry, Items, Mapping, Node, Place, Scalar, SpecError
+from releases.domain.source import Entry, Items, Mapping, Node, Place, Scalar, SpecError, key_text
 
 E = TypeVar("E", bound=StrEnum)
 V = TypeVar("V")
@@ -76,7 +76,7 @@ class Section:
 
     def path_of(self, key: str) -> str:
         """The dotted path of a key."""
-        return ".".join(part for part in (self.path, key) if part)
+        return ".".join(part for part in (self.path, key_text(key) if key else "") if part)
 
     def entry(self, key: str) -> Entry | None:
         """The key as written; the caller takes care of its value."""
@@ -118,7 +118,7 @@ class Section:
         for entry in self._entries.values():
             if entry.key not in self._known:
                 hint = did_you_mean(entry.key, self._known) or f"; the keys are {', '.join(self._known)}"
-                self.fail(entry.place, entry.key[:60], f"not a key here{hint}")
+                self.fail(entry.place, entry.key, f"not a key here{hint}")
 
 
 def _plain(node: Node) -> str | None:

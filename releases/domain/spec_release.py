@@ -14,6 +14,7 @@ from releases.domain.spec_types import KvCacheSpec, ReleaseSpec, Topology
 
 T = TypeVar("T")
 
+_OPTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 _RECIPE = re.compile(r"[a-z0-9][a-z0-9.-]*/[a-z0-9][a-z0-9.-]*@\d{1,6}")
 _WEIGHTS = re.compile(r"hf://[^/\s@]+/[^/\s@]+(@\S+)?|file:///[^\s@]+(@\S+)?")
 _read_text = text("a text")
@@ -84,9 +85,11 @@ def _by_role(section: Section | None, read: Callable[[Section], T]) -> dict[Role
 
 def _options(section: Section) -> dict[str, str]:
     """Engine flags by name; which there are is the recipe's business."""
-    names = [entry.key for entry in section.entries()]
-    options = {key: section.take(key, _read_text, "") for key in names}
-    section.finish()
+    options = {}
+    for entry in section.entries():
+        options[entry.key] = section.take(entry.key, _read_text, "")
+        if not _OPTION.fullmatch(entry.key):
+            section.fail(entry.place, entry.key, "not an option name; write it as the engine does, without the dashes before it")
     return options
 
 

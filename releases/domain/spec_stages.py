@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from metrics.domain.alarm import parse_alarm
 from metrics.domain.types import AlarmSpec
-from releases.domain.source import Node
+from releases.domain.source import Node, key_text
 from releases.domain.spec_reader import NAME_RULE, Section, Wrong, choice, duration, is_name, name, ratio, several, text, whole
 from releases.domain.spec_topology import read_topology
 from releases.domain.spec_types import Approval, Mode, PoolTopology, RolloutPolicy, StageSpec, Topology
@@ -27,7 +27,7 @@ def read_stages(section: Section, base: Topology | None) -> tuple[StageSpec, ...
         section.fail(section.at, "", "no stage is here; write at least one, such as `prod: { fleets: [gb200-use1] }`")
     for entry in section.entries():
         if not is_name(entry.key):
-            section.fail(entry.place, entry.key[:60], f"not a stage name; {NAME_RULE}")
+            section.fail(entry.place, entry.key, f"not a stage name; {NAME_RULE}")
         below = section.section(entry.key)
         if below is not None:
             stage = _stage(below, entry.key, base or _ANY_TOPOLOGY)
@@ -59,13 +59,13 @@ def _alarms(section: Section | None) -> tuple[dict[str, str], tuple[AlarmSpec, .
         limit = section.take(entry.key, text("a limit"), None)
         if limit is None:
             continue
-        spec = parse_alarm(entry.key, limit)
+        spec = parse_alarm(key_text(entry.key), limit)
         if isinstance(spec, AlarmSpec):
             texts[entry.key] = limit
             specs.append(spec)
         else:
             known = any(isinstance(parse_alarm(entry.key, word), AlarmSpec) for word in _ANY_LIMITS)
-            section.fail(entry.value.place if known else entry.place, entry.key[:60], spec)
+            section.fail(entry.value.place if known else entry.place, entry.key, spec)
     return texts, tuple(specs)
 
 

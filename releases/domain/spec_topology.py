@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fleets.domain.protocol import ConditionalPolicy
 from fleets.domain.types import PlacementRule
-from releases.domain.source import Mapping, Node
+from releases.domain.source import Mapping, Node, key_text
 from releases.domain.spec_reader import Section, Wrong, choice, whole
 from releases.domain.spec_types import Mode, PoolTopology, Topology
 
@@ -69,7 +69,7 @@ def _replica_range(node: Node) -> tuple[int, int] | Wrong:
     ends = {"min": 0, "max": 0}
     for entry in node.entries:
         if entry.key not in ends:
-            return Wrong("not a key here; the keys are min, max", f".{entry.key[:60]}", entry.place)
+            return Wrong("not a key here; the keys are min, max", f".{key_text(entry.key)}", entry.place)
         count = _read_replicas(entry.value)
         if isinstance(count, Wrong):
             return Wrong(count.sentence, f".{entry.key}", entry.value.place)

@@ -68,13 +68,20 @@ def test_a_byte_order_mark_and_windows_line_ends_are_fine() -> None:
     assert isinstance(parse(PRODUCT.replace("\n", "\r\n").encode("utf-8-sig")), ReleaseFile)
 
 
+@pytest.mark.parametrize("where", ["", "release:\n  ", "stages:\n  prod:\n    alarms:\n      ", "release:\n  engine:\n    decode:\n      "])
+def test_a_hostile_key_cannot_reach_the_terminal(where: str) -> None:
+    found = mistakes(where + '"a\\n\\e[31mb": 1')
+    assert any("a\\n\\x1b[31mb" in line for line in found)
+    assert all(line.isprintable() for line in found)
+
+
 def _never_raises(text: str | bytes) -> None:
     found = parse(text)
     if not isinstance(found, ReleaseFile):
         assert found
         for error in found:
             line = error.text("denv.yaml")
-            assert "\n" not in line
+            assert line.isprintable()
             assert error.sentence
 
 
