@@ -92,9 +92,9 @@ def weights_path(weights: str) -> tuple[str, str]:
 
 
 def option_flags(options: Mapping[str, str], *, but: frozenset[str] = frozenset()) -> list[str]:
-    """The recipe's own flags: `{"max-num-seqs": "256", "enable-expert-parallel": ""}` becomes command-line words."""
+    """The recipe's own flags as command-line words: an empty or `true` one stands alone, one that is `false` is left out."""
     words: list[str] = []
     for name, value in sorted(options.items()):
-        if name not in but:
-            words += [f"--{name}"] if value in {"", "true"} else [f"--{name}", value]
+        if name not in but and value.lower() != "false":
+            words += [f"--{name}"] if value.lower() in {"", "true"} else [f"--{name}", value]
     return words

@@ -14,7 +14,15 @@ from fleets.engines.prometheus import mapped
 from fleets.engines.vllm import NAMES, RATIOS
 
 FOLLOWER = Path(__file__).parent / "sim" / "follower.py"
-_OPTIONS = ("kv_blocks", "max_sequences", "max_batched_tokens", "lease_s", "kv_load_failure", "same_domain")
+# The recipe's flags that the simulated engine heeds: vLLM's names, which DeepInfer's and SGLang's recipes share, and its own.
+_OPTIONS = {
+    "max-num-seqs": "max_sequences",
+    "max-num-batched-tokens": "max_batched_tokens",
+    "kv-load-failure-policy": "kv_load_failure",
+    "kv-lease-s": "lease_s",
+    "sim-kv-blocks": "kv_blocks",
+    "sim-same-domain": "same_domain",
+}
 
 
 class SimulatedAdapter:
@@ -55,9 +63,7 @@ def leader_fields(spec: RankSpec, *, speed: float, engine_id: str) -> dict[str, 
         "block_tokens": engine.block_tokens,
         "prefix_caching": engine.prefix_caching,
     }
-    options = {
-        name: engine.options[f"sim-{name.replace('_', '-')}"] for name in _OPTIONS if f"sim-{name.replace('_', '-')}" in engine.options
-    }
+    options = {name: engine.options[flag] for flag, name in _OPTIONS.items() if flag in engine.options}
     faults = {} if engine.faults == Faults() else {"faults": msgspec.to_builtins(engine.faults)}
     return values | options | faults | ({"engine_id": engine_id} if engine_id else {})
 

@@ -34,13 +34,13 @@ DS_FLASH = ModelShape(
     layers=40,
     hidden=5120,
     kv_heads=1,
-    total_params=749e9,
+    total_params=552e9,
     prefill_active_params=8e9,
     decode_active_params=16e9,
-    weight_bytes=397e9,
+    weight_bytes=302e9,
     kv_bytes_per_token=890,
     context_tokens=1_048_576,
-    attended_tokens=8192,
+    attended_tokens=65_536,
     prefill_weight_ratio=0.5,
 )
 
@@ -124,5 +124,5 @@ def test_memory_fit_says_how_many_gpus_it_takes() -> None:
 def test_prefill_of_an_encoder_decoder_holds_a_part_of_the_weights() -> None:
     prefill = memory_fit(DS_FLASH, GPUS["H200"], 2, role=Role.PREFILL)
     assert prefill.fits
-    assert prefill.weights_bytes == pytest.approx(397e9 / 4)
+    assert prefill.weights_bytes == pytest.approx(302e9 / 4)
     assert not memory_fit(DS_FLASH, GPUS["H200"], 2, role=Role.DECODE).fits

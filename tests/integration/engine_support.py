@@ -33,7 +33,7 @@ def rank_spec(index: int, count: int, port: int, *, replica: str = "r-1", faults
         protocol="vllm-nixl",
         shape=FLASH_SHAPE,
         tensor_parallel=8,
-        options={"sim-kv-blocks": "4096"},
+        options={"sim-kv-blocks": "4096", "max-num-seqs": "256"},
         faults=faults or Faults(),
     )
     return RankSpec(

@@ -95,12 +95,14 @@ def test_deepinfer_runs_the_command_that_the_recipe_brings() -> None:
 
 
 def test_simulated_nodes_run_the_simulated_engine_whatever_the_recipe_names() -> None:
-    spec = replace(spec_of("deepinfer", count=16), engine=replace(spec_of("deepinfer").engine, faults=Faults(slow_factor=3.0)))
+    options = {"max-num-seqs": "256", "kv-load-failure-policy": "recompute", "attention-backend": "flashmla"}
+    spec = spec_of("deepinfer", Role.DECODE, options, count=16)
+    spec = replace(spec, engine=replace(spec.engine, faults=Faults(slow_factor=3.0)))
     command = adapter_for("deepinfer", True).command(spec, speed=2.0, engine_id="e-9")
     config = parse_flags(command.argv[3:])
     assert (config.gpus, config.ranks, config.model, config.speed, config.engine_id) == (64, 16, "ds-flash", 2.0, "e-9")
     assert config.faults.slow_factor == 3.0
-    assert config.shape == spec.engine.shape
+    assert (config.shape, config.max_sequences, config.kv_load_failure) == (spec.engine.shape, 256, "recompute")
     assert sum(len(word) for word in command.argv) < 4096
     follower = adapter_for("deepinfer", True).command(spec_of("deepinfer", index=5, count=16))
     assert flag(follower.argv, "--leader") == "127.0.0.1:9002"

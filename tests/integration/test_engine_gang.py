@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -61,7 +62,7 @@ async def test_a_gang_forms_serves_and_dies_with_any_of_its_ranks(launch: Launch
     port = free_base()
     first = await launch(rank_spec(2, 3, port))  # followers may be there before their leader
     leader = await launch(rank_spec(0, 3, port))
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10, verify=False) as client:
         await line_with(leader, "listens on")
         assert (await client.get("/health")).status_code == 503
         second = await launch(rank_spec(1, 3, port))
@@ -101,7 +102,7 @@ async def test_a_drained_leader_ends_in_peace_though_its_follower_goes_first(lau
     port = free_base()
     leader, follower = await launch(rank_spec(0, 2, port)), await launch(rank_spec(1, 2, port))
     await line_with(leader, "ready")
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10, verify=False) as client:
         body = {"model": "ds-flash", "prompt": "hello", "max_tokens": 300, "stream": True}
         async with client.stream("POST", "/v1/completions", json=body) as reply:
             lines = reply.aiter_lines()
@@ -118,9 +119,16 @@ async def test_a_crash_on_demand_ends_the_process_in_the_middle_of_its_work(laun
     port = free_base()
     leader = await launch(rank_spec(0, 1, port, faults=Faults(crash_after_requests=1)))
     await line_with(leader, "ready")
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10, verify=False) as client:
         body = {"model": "ds-flash", "prompt": "hello", "max_tokens": 4}
         assert (await client.post("/v1/completions", json=body)).status_code == 200
         with pytest.raises(httpx.RemoteProtocolError):
             await client.post("/v1/completions", json=body)
     assert await statuses([leader]) == [9]
+
+
+async def test_weights_that_do_not_fit_end_the_start_with_the_arithmetic(launch: Launch) -> None:
+    spec = rank_spec(0, 1, free_base())
+    process = await launch(replace(spec, gpu_kind="H100", gpus=(0,), engine=replace(spec.engine, options={})))
+    assert "out of GPU memory: weights take 302 GB" in await line_with(process, "weights")
+    assert await statuses([process]) == [2]

@@ -73,7 +73,10 @@ async def start() -> AsyncIterator[Start]:
             engine = Engine(config, on_exit=lambda status, why: None)
             await engine.start()
             stack.callback(engine.close)
-            client = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{config.port}", timeout=10))
+            # Without `verify` each client would read the machine's certificates, for plain HTTP.
+            client = await stack.enter_async_context(
+                httpx.AsyncClient(base_url=f"http://127.0.0.1:{config.port}", timeout=10, verify=False)
+            )
             return Sim(engine, client)
 
         yield begin
@@ -397,9 +400,12 @@ async def test_slow_is_as_slow_as_it_says(start: Start) -> None:
     loop, took_s = asyncio.get_running_loop(), []
     for factor in (1.0, 4.0):
         await sim.client.post("/sim/faults", json={"slow_factor": factor})
-        began = loop.time()
-        await sim.text(prompt="x", max_tokens=30)
-        took_s.append(loop.time() - began)
+        tries_s = []
+        for _ in range(3):  # the best of three: this machine may have other work
+            began = loop.time()
+            await sim.text(prompt="x", max_tokens=20)
+            tries_s.append(loop.time() - began)
+        took_s.append(min(tries_s))
     assert 2.5 < took_s[1] / took_s[0] < 5
 
 

@@ -11,20 +11,18 @@ from denvweb.core.errors import InvalidError
 from fleets.domain.hardware import GPUS
 from fleets.domain.types import Faults, ModelShape, Role
 
-# DeepSeek-V4.1-Flash as published: 552e9 parameters and 197e9 of n-gram memory, of which 8e9 work in prefill and 16e9 in decode.
-# Assumed: 4.25 bits each, and an encoder that is half of them.
+# DeepSeek-V4.1-Flash as its recipe has it: 4-bit experts, tables of its n-gram memory on the host, 8e9 parameters at work in prefill.
 FLASH_SHAPE = ModelShape(
     layers=40,
     hidden=5120,
     kv_heads=1,
-    total_params=749e9,
+    total_params=552e9,
     prefill_active_params=8e9,
     decode_active_params=16e9,
-    weight_bytes=397e9,
+    weight_bytes=302e9,
     kv_bytes_per_token=890,
     context_tokens=1_048_576,
-    attended_tokens=8192,
-    prefill_weight_ratio=0.5,
+    attended_tokens=65_536,
 )
 
 

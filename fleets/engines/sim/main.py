@@ -42,6 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.set_threshold(10_000, 10, 10)  # the steady state makes hardly any cycles: the default would walk the heap for nothing
     try:
         return asyncio.Runner(loop_factory=uvloop.new_event_loop).run(serve(config))
+    except InvalidError as error:
+        log.error("%s", error.detail)
+        return EXIT_FLAGS
     except OSError as error:
         log.error("cannot listen on %s:%d to %d: %s", config.host, config.port, config.port + 2, error)
         return 1

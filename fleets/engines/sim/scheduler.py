@@ -111,6 +111,8 @@ class Scheduler:
 
     def _begin(self) -> None:
         """Plan the next step and set the timer for its end."""
+        if self._step is not None:  # woken while a step was being ended, which went on by itself
+            return
         self._timer = None
         self._admit()
         now = self._clock()

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import orjson
 
+from denvweb.core.errors import InvalidError
 from fleets.domain.hardware import GPUS
 from fleets.domain.timing import kv_transfer_s, memory_fit
 from fleets.domain.types import Faults
@@ -296,6 +297,12 @@ class Engine:
 
 
 def modelled_blocks(config: Config) -> int:
-    """Blocks that the GPUs' memory would hold, up to what a laptop should give one engine."""
+    """Blocks that the GPUs' memory would hold, up to what a laptop should give one engine; InvalidError without room for one."""
     fit = memory_fit(config.shape, GPUS[config.gpu_kind], config.gpus, role=config.role)
-    return max(1, min(MAX_BLOCKS, fit.kv_tokens // config.block_tokens))
+    if fit.kv_tokens < config.block_tokens:
+        raise InvalidError(
+            f"out of GPU memory: weights take {fit.weights_bytes / 1e9:.0f} GB of {fit.usable_bytes / 1e9:.0f} GB on each GPU, "
+            f"and nothing is left for KV; {fit.gpus_needed} GPUs would do",
+            code="weights-do-not-fit",
+        )
+    return min(MAX_BLOCKS, fit.kv_tokens // config.block_tokens)
