@@ -25,6 +25,8 @@ class Response:
     status: int = 0
     body: bytearray = field(default_factory=bytearray)
     complete: bool = False
+    keep_alive: bool = False
+    parser: httptools.HttpResponseParser | None = None
 
     # Callbacks of httptools.
 
@@ -33,8 +35,11 @@ class Response:
         self.body += data
 
     def on_message_complete(self) -> None:
-        """The end."""
+        """The end; the parser forgets whether to keep the connection once this returns."""
+        assert self.parser is not None
         self.complete = True
+        self.keep_alive = self.parser.should_keep_alive()
+        self.status = self.parser.get_status_code()
 
 
 @dataclass(slots=True)
@@ -88,7 +93,7 @@ class HttpClient:
 
     async def _send(self, target: _Target, connection: _Connection, message: bytes) -> Response:
         response = Response()
-        parser = httptools.HttpResponseParser(response)
+        response.parser = parser = httptools.HttpResponseParser(response)
         try:
             connection.writer.write(message)
             while not response.complete:
@@ -101,8 +106,8 @@ class HttpClient:
         except BaseException:
             connection.writer.close()  # in an unknown state, also when cancelled
             raise
-        response.status = parser.get_status_code()
-        if parser.should_keep_alive():
+        response.parser = None  # it refers back to the response: a cycle per request would wait for the collector
+        if response.keep_alive:
             connection.idle_since_s = asyncio.get_running_loop().time()
             self._idle.setdefault(target, []).append(connection)
         else:

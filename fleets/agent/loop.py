@@ -22,7 +22,8 @@ from fleets.domain.protocol import AgentReport, GpuReport, NodeFacts, NodeSnapsh
 
 log = logging.getLogger(__name__)
 
-Rejoin = Callable[[NodeFacts], Awaitable[str]]  # a new credential for a node whose old one is refused; "" when there is no way
+# Called with a node and its credential that was refused: True when it has another one now.
+Rejoin = Callable[["NodeLoop", str], Awaitable[bool]]
 
 _COALESCE_S = 0.1  # changes and pokes that come together are one sync
 _GPUS_EVERY_S = 15.0
@@ -130,13 +131,12 @@ class NodeLoop:
 
     async def _sync(self) -> None:
         await self._read_gpus()
+        credential = self.credential
         try:
-            snapshot = await self._link.sync(self.credential, self._report())
-        except ForbiddenError as error:
-            credential = await self._rejoin(self.facts)
-            if not credential:
-                raise error
-            self.joined(credential)
+            snapshot = await self._link.sync(credential, self._report())
+        except ForbiddenError:
+            if not await self._rejoin(self, credential):
+                raise
             self._sync_due.set()
             return
         self._facts_told = True

@@ -25,7 +25,6 @@ from fleets.agent.link import ControlLink, PokeListener
 from fleets.agent.loop import NodeLoop
 from fleets.agent.nodes import plan_nodes
 from fleets.agent.processes import Marked
-from fleets.domain.protocol import NodeFacts
 from fleets.engines.base import adapter_for
 
 log = logging.getLogger(__name__)
@@ -45,6 +44,8 @@ class Agent:
         self._link = ControlLink(config.control, self._client)
         self._launcher = ProcessLauncher()
         tools = EngineTools(self._state_path, self._client, self._launcher, adapters, StartGate(), config.speed)
+        self._rejoining = asyncio.Lock()
+        self._refused_token = ""
         boot, machine_boot = random_id("boot"), processes.boot_id()
         self.nodes = {
             facts.name: NodeLoop(
@@ -109,15 +110,28 @@ class Agent:
             raise ForbiddenError(f"{names} has not joined yet: pass --token or --token-file (`denv token join FLEET` makes one)")
         return token
 
-    async def _rejoin(self, facts: NodeFacts) -> str:
-        """With the token that is there now, which may be another than the one that was used up."""
-        token = self._config.read_token()
-        if not token:
-            return ""
-        try:
-            return (await self._link.join(token, [facts])).get(facts.name, "")
-        except ForbiddenError:
-            return ""
+    async def _rejoin(self, refused: NodeLoop, credential: str) -> bool:
+        """Replace refused credentials when there is a token that was not refused yet.
+
+        A token joins once, so all nodes of the fleet join with it: when one is refused, the control plane lost them all.
+        """
+        async with self._rejoining:
+            if refused.credential != credential:
+                return True  # another node's refusal has brought new ones for all
+            token = self._config.read_token()
+            if not token or token == self._refused_token:
+                return False
+            nodes = [node for node in self.nodes.values() if node.facts.fleet == refused.facts.fleet]
+            try:
+                credentials = await self._link.join(token, [node.facts for node in nodes])
+            except ForbiddenError as error:
+                log.warning("cannot join again: %s", error)
+                self._refused_token = token
+                return False
+            for node in nodes:
+                node.joined(credentials[node.facts.name])
+            log.warning("the control plane did not know our credentials; %d nodes joined again", len(nodes))
+            return True
 
     def _any_credential(self) -> str:
         return next((node.credential for node in self.nodes.values() if node.credential), "")

@@ -281,11 +281,14 @@ async def test_credentials_are_kept_private_and_used_again(control: FakeControl,
     assert control.joins == 1
 
 
-async def test_a_refused_credential_is_replaced_when_there_is_a_token(control: FakeControl, tmp_path: Path) -> None:
+async def test_refused_credentials_are_replaced_by_one_join_when_there_is_a_token(control: FakeControl, tmp_path: Path) -> None:
+    names = ["f-d01-n01", "f-d01-n02", "f-d01-n03"]
     state.prepare(tmp_path)
-    state.save(tmp_path, state.NodeState(node=NODE, credential="node-x.of-another-installation"))
-    async with agent_on(config_of(control, tmp_path)):
-        await control.until(lambda: control.syncs >= 1)
+    for name in names:
+        state.save(tmp_path, state.NodeState(node=name, credential="node-x.of-another-installation"))
+    flags = ("--token", "join-1.secret", "--simulated", "fleet=f,kind=GB200,domains=1,nodes=3,gpus=4")
+    async with agent_on(config_of(control, tmp_path, *flags)):
+        await control.until(lambda: set(control.reports) == set(names))
     assert control.joins == 1
 
 
