@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from django.db.models import F, Max, Q, QuerySet
 
 from denvweb.core import wire
@@ -156,9 +158,9 @@ def diff_view(*, model: str, number: int, against: int | None = None) -> DiffVie
     )
 
 
-def generations_of(file: ReleaseFile, stage: StageSpec) -> dict[str, str]:
-    """Hash by role, and `compat`, of one stage's unit."""
-    recipe = recipe_of(file)
+def generations_of(file: ReleaseFile) -> dict[str, str]:
+    """Hash by role, and `compat`, of a unit with the release's own topology."""
+    recipe, stage = recipe_of(file), replace(file.stages[0], topology=file.release.topology)
     unit = unit_spec(file.release, stage, recipe, f"{file.release.model}@0", simulated=_is_simulated(recipe, stage))
     return generations(unit.pools, unit.compat)
 

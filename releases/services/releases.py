@@ -46,7 +46,7 @@ def release_create(*, yaml: str, actor: str, via: str, only_stage: str = "", not
             number=number,
             yaml=yaml,
             spec=wire.to_plain(file),
-            generations=generations_of(file, stages[0]),
+            generations=generations_of(file),
             note=one_line(note, 200),
             created_by=actor,
         )
