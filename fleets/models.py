@@ -40,6 +40,8 @@ class Fleet(models.Model):
     fabric_spans_nodes = models.BooleanField(default=True)
     simulated = models.BooleanField(default=False)
     frozen = models.TextField(blank=True)  # why nothing is healed here now
+    watched_at = models.DateTimeField(null=True, blank=True)  # of the last pass over its nodes
+    watched_since = models.DateTimeField(null=True, blank=True)  # without a gap, and hearing at least one node of any fleet
     created_at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db import transaction
+from django.db.models import Q
 
-from fleets.domain.lease import LOST_AFTER_S, SUSPECT_AFTER_S, guard_sentence, guard_trips, node_state
+from fleets.domain.lease import LOST_AFTER_S, SUSPECT_AFTER_S, WATCH_GAP_S, guard_sentence, guard_trips, node_state
 from fleets.domain.types import NodeState
 from fleets.models import Fleet, Node
 from metrics.services import event_append
@@ -16,31 +17,39 @@ from metrics.services import event_append
 def nodes_look(now: datetime) -> None:
     """Move each node to what its silence says. Updates compare and swap, so two passes at once do it once."""
     suspect_before = now - timedelta(seconds=SUSPECT_AFTER_S)
+    _watch(now, deaf=not Node.objects.filter(last_report_at__gt=suspect_before).exists())
     Node.objects.filter(state=NodeState.READY, last_report_at__lte=suspect_before).update(state=NodeState.SUSPECT)
     silent = Node.objects.filter(last_report_at__lte=suspect_before).exclude(state=NodeState.LOST).select_related("domain").order_by("name")
     by_fleet: dict[str, list[Node]] = {}
     for node in silent:
         by_fleet.setdefault(node.domain.fleet_id, []).append(node)
-    frozen = Fleet.objects.exclude(frozen="").values_list("name", flat=True)
-    for fleet in sorted({*by_fleet, *frozen}):
-        with transaction.atomic():
-            _fleet_look(fleet, by_fleet.get(fleet, []), now)
+    for fleet in Fleet.objects.order_by("name"):
+        if fleet.frozen or fleet.name in by_fleet:
+            with transaction.atomic():
+                _fleet_look(fleet, by_fleet.get(fleet.name, []), now)
 
 
-def _fleet_look(fleet: str, silent: Sequence[Node], now: datetime) -> None:
-    lost = [node.name for node in silent if node_state(_silent_s(node, now)) is NodeState.LOST]
-    total = Node.objects.filter(domain__fleet_id=fleet).count()
+def _watch(now: datetime, *, deaf: bool) -> None:
+    """Note since when silence means something. After a gap between passes, or while no node at all is heard, it was us."""
+    gap = Q(watched_at=None) | Q(watched_at__lt=now - timedelta(seconds=WATCH_GAP_S))
+    (Fleet.objects.all() if deaf else Fleet.objects.filter(gap)).update(watched_since=now)
+    Fleet.objects.update(watched_at=now)
+
+
+def _fleet_look(fleet: Fleet, silent: Sequence[Node], now: datetime) -> None:
+    watched_s = _ago_s(fleet.watched_since, now) or 0.0
+    lost = [node.name for node in silent if node_state(_ago_s(node.last_report_at, now), watched_s) is NodeState.LOST]
+    total = Node.objects.filter(domain__fleet=fleet).count()
     trips = guard_trips(silent=len(silent), nodes=total)
     if trips and lost:
-        _freeze(fleet, guard_sentence(fleet=fleet, silent=len(silent), nodes=total))
-        return
-    if not trips:
-        _thaw(fleet)
-        _give_up(fleet, lost, now)
+        _freeze(fleet.name, guard_sentence(fleet=fleet.name, silent=len(silent), nodes=total))
+    elif not trips:
+        _thaw(fleet.name)
+        _give_up(fleet.name, lost, now)
 
 
-def _silent_s(node: Node, now: datetime) -> float | None:
-    return (now - node.last_report_at).total_seconds() if node.last_report_at else None
+def _ago_s(at: datetime | None, now: datetime) -> float | None:
+    return (now - at).total_seconds() if at else None
 
 
 def _freeze(fleet: str, sentence: str) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from fleets.domain.types import Role
-from fleets.models import Replica, RouteState, Unit
+from fleets.models import Replica, Router, RouteState, Unit
 from fleets.selectors.rows import leader_of, units_with_ranks
 from fleets.services.routing import table_refresh, table_stale
 from metrics.services import gauges_record
 
+_ROUTER_KEPT_S = 3600.0  # after its last report; it is live for seconds only, but people ask where it went
 _SUMS = ("running", "waiting")  # of a pool's replicas; other gauges are ratios, and averaged
 
 
 def routes_look(now: datetime) -> None:
     """Give a new generation to each stage's table that is not what its routers were last given."""
+    Router.objects.filter(last_seen_at__lt=now - timedelta(seconds=_ROUTER_KEPT_S)).delete()
     states = list(RouteState.objects.order_by("stage"))  # before the units, as everywhere
     units: dict[str, list[Unit]] = defaultdict(list)
     for unit in units_with_ranks(Unit.objects.filter(desired__in=[Unit.Desired.RUN, Unit.Desired.DRAIN])):

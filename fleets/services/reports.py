@@ -22,7 +22,7 @@ from fleets.models import Node, Rank, Replica, Unit
 from fleets.selectors.rows import facts_of, state_of
 from fleets.selectors.snapshot import node_snapshot
 from fleets.services.burial import replica_bury, unit_bury
-from fleets.services.launch import gang_start
+from fleets.services.launch import gang_start, nodes_lock
 from fleets.services.nodes import node_authenticate
 from fleets.services.routing import stage_lock, table_refresh
 from metrics.services import event_append
@@ -159,6 +159,7 @@ def _apply(node: Node, report: AgentReport, news: _News, now: datetime) -> None:
     stages = sorted(set(touched.values_list("stage", flat=True)))
     for stage in stages:
         stage_lock(stage=stage)
+    _gangs_lock(node.name, news.turned)
     _beat(node, report, news, now)
     _tell(news.told)
     changed = _react(news.turned, now)
@@ -169,6 +170,14 @@ def _apply(node: Node, report: AgentReport, news: _News, now: datetime) -> None:
         fleet = node.domain.fleet_id
         event_append(kind="node.back", sentence=f"node {node.name} reports again", fleet=fleet)
         wake("fleets.reconcile")
+
+
+def _gangs_lock(node: str, turned: Mapping[str, RankState | None]) -> None:
+    """Lock the nodes of gangs that may start or go with this report, all at once and in order, as their generations change."""
+    waiting = Replica.objects.filter(ranks__in=list(turned), desired__in=[RankDesired.HOLD, RankDesired.STOP])
+    names = set(Rank.objects.filter(replica__in=waiting).values_list("node_id", flat=True))
+    if names:
+        nodes_lock({node, *names})
 
 
 def _react(turned: Mapping[str, RankState | None], now: datetime) -> set[str]:

@@ -25,7 +25,15 @@ def test_silence_is_suspect_after_10_s_and_lost_after_30(silent_s: float | None,
     assert node_state(silent_s) is state
 
 
-@pytest.mark.parametrize(("silent", "nodes", "trips"), [(6, 18, False), (7, 18, True), (1, 4, False), (2, 4, True), (1, 2, False)])
+def test_silence_while_nobody_listened_makes_no_node_lost() -> None:
+    assert node_state(500.0, watched_s=29.0) is NodeState.SUSPECT
+    assert node_state(500.0, watched_s=30.0) is NodeState.LOST
+
+
+@pytest.mark.parametrize(
+    ("silent", "nodes", "trips"),
+    [(6, 18, False), (7, 18, True), (1, 4, False), (2, 4, True), (1, 2, False), (2, 2, True), (1, 1, True)],
+)
 def test_the_guard_trips_over_a_third_of_a_fleet_that_has_thirds(silent: int, nodes: int, trips: bool) -> None:
     assert guard_trips(silent=silent, nodes=nodes) is trips
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -129,22 +130,23 @@ class World:
         reply = nodes_join(request=JoinRequest(token, facts))
         self.agents = {each.name: Agent(each, reply.credentials[each.name]) for each in facts}
         self.sync()
+        reconcile(self.now)
 
-    def living(self, silent: set[str]) -> Iterator[Agent]:
+    def living(self, silent: AbstractSet[str]) -> Iterator[Agent]:
         return (agent for name, agent in self.agents.items() if name not in silent)
 
-    def sync(self, *, silent: set[str] = frozenset(), rounds: int = 1) -> None:  # type: ignore[assignment]  # an empty one is never changed
+    def sync(self, *, silent: AbstractSet[str] = frozenset(), rounds: int = 1) -> None:
         for _ in range(rounds):
             for agent in self.living(silent):
                 agent.sync(self.now)
 
-    def tick(self, seconds: float = 2.0, *, silent: set[str] = frozenset(), rounds: int = 1) -> None:  # type: ignore[assignment]  # as above
+    def tick(self, seconds: float = 2.0, *, silent: AbstractSet[str] = frozenset(), rounds: int = 1) -> None:
         """Time passes, agents report, the reconciler passes."""
         self.now += timedelta(seconds=seconds)
         self.sync(silent=silent, rounds=rounds)
         reconcile(self.now)
 
-    def settle(self, *, silent: set[str] = frozenset()) -> None:  # type: ignore[assignment]  # as above
+    def settle(self, *, silent: AbstractSet[str] = frozenset()) -> None:
         """Until nothing changes any more: gangs claim, start and are ready; what stops has stopped."""
         for _ in range(3):
             self.tick(1.0, silent=silent, rounds=2)

@@ -100,6 +100,28 @@ def test_when_over_a_third_goes_at_once_nothing_is_touched_and_it_says_so() -> N
     assert _kinds()[0] == "fleet.thawed"
 
 
+def test_after_the_control_plane_was_away_nodes_get_their_time_to_report() -> None:
+    world = World(domains=1, nodes=3)
+    world.unit(unit_spec(prefill=(4, 1), decode=(4, 1)))
+    world.settle()
+    everyone = set(world.agents)
+    world.tick(300, silent=everyone)  # nobody could report, and nobody looked
+    first = next(iter(world.agents))
+    for _ in range(3):
+        world.tick(9, silent=everyone - {first})
+    assert {node.state for node in fleet_maps()[0].domains[0].nodes} == {NodeState.READY, NodeState.SUSPECT}
+    for _ in range(2):
+        world.tick(9, silent=everyone - {first})
+    assert {node.state for node in fleet_maps()[0].domains[0].nodes} == {NodeState.READY, NodeState.LOST}
+
+
+def test_while_no_node_at_all_is_heard_none_is_given_up() -> None:
+    world = World(domains=1, nodes=2)
+    for _ in range(10):
+        world.tick(9, silent=set(world.agents))
+    assert {node.state for node in fleet_maps()[0].domains[0].nodes} == {NodeState.SUSPECT}
+
+
 def test_a_stopping_unit_on_a_lost_node_is_gone_from_view_but_keeps_its_claims_there() -> None:
     world = World(domains=1)
     unit = world.unit(unit_spec(prefill=(4, 1), decode=(4, 1)))
