@@ -16,6 +16,9 @@ from releases.domain.units import unit_spec
 from releases.domain.views import FindingView, StagePlanView
 
 
+MOST_NAMED = 12  # units that a sentence names one by one
+
+
 @dataclass(frozen=True, slots=True)
 class StageNow:
     """A stage as it stands. `running` is a unit of its stable release, None when nothing serves; `rollout` is the id of one in flight."""
@@ -128,7 +131,10 @@ def _where(plan: StagePlan, stage: StageSpec, now: StageNow, fleets: Sequence[Fl
     sizes = {domain.size for fleet in fleets for domain in fleet.domains if domain.name in used}
     of = f" of {sizes.pop()}" if len(sizes) == 1 else ""
     each = " each" if len(places) > 1 else ""
-    return f"{', '.join(places[slot] for slot in sorted(places))} ({stage.topology.gpus}{of} GPUs{each}, {stage.topology.placement.value})"
+    told = [places[slot] for slot in sorted(places)]
+    if len(told) > MOST_NAMED:
+        told[MOST_NAMED:] = [f"and {len(told) - MOST_NAMED} more"]
+    return f"{', '.join(told)} ({stage.topology.gpus}{of} GPUs{each}, {stage.topology.placement.value})"
 
 
 def _name(placement: UnitPlacement) -> str:

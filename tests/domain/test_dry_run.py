@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleets.domain.types import FleetView
-from tests.domain.releases_world import DS_FLASH, GB200, fleet, look, serving
+from tests.domain.releases_world import DS_FLASH, GB200, fleet, look, serving, world
 
 TWO, ONE = fleet("gb200-use1", "GB200", 2, 18, 4), fleet("gb200-use1", "GB200", 1, 18, 4)
 NEXT = DS_FLASH.replace("stages:", "  engine: { decode: { speculative-draft-length: 3 } }\nstages:")
@@ -51,3 +51,8 @@ def test_a_file_for_more_than_the_fleet_has_is_refused_before_planning() -> None
     assert stage.plan is None
     assert [finding.code for finding in stage.findings] == ["no-free-domain"]
     assert "room for 2 of 3 serving units" in stage.findings[0].sentence
+
+
+def test_many_units_are_counted_and_not_all_named() -> None:
+    stage = look(DS_FLASH.replace("replicas: 2\n", "replicas: 20\n"), world(fleet("gb200-use1", "GB200", 20, 18, 4)))[1]
+    assert "unit 12 on gb200-use1/d12, and 8 more (72 of 72 GPUs each, same-domain)" in stage.findings[0].sentence
