@@ -15,7 +15,6 @@ from releases.domain.spec_types import ReleaseFile, StageSpec
 from releases.domain.units import unit_spec
 from releases.domain.views import FindingView, StagePlanView
 
-
 MOST_NAMED = 12  # units that a sentence names one by one
 
 
