@@ -177,7 +177,7 @@ class RankKeeper:
         self._give_place_back(rank_id)
         last_lines = logs.tail(state.log_path(self._tools.state_path, rank_id))
         ended = ranks.exited(run, code, last_lines, time.monotonic(), random.random)
-        log.info("%s: %s is %s: %s", self._facts.name, rank_id, ended.state, ended.detail.partition("\n")[0])
+        log.info("%s: %s is %s: %s", self._facts.name, rank_id, ended.state, ended.detail.partition("; its last log")[0])
         self._set(ended)
 
     def _give_place_back(self, rank_id: str) -> None:

@@ -94,9 +94,10 @@ class PokeListener:
     async def _listen(self) -> None:
         headers = {"Authorization": f"Bearer {self._credential()}"}
         # No compression: a deflate window per connection is memory that a message of 12 bytes does not need.
-        async with websockets.asyncio.client.connect(
-            self._url, additional_headers=headers, compression=None, max_queue=4, proxy=None
-        ) as socket:
+        connect = websockets.asyncio.client.connect(
+            self._url, additional_headers=headers, compression=None, max_queue=4, proxy=None, close_timeout=1.0
+        )
+        async with connect as socket:
             self._on_poke(())  # whatever was missed while the line was down
             async for message in socket:
                 try:
