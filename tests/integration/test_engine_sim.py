@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import httpx
@@ -426,3 +427,41 @@ async def test_draining_finishes_what_is_there_and_takes_nothing_new(start: Star
     assert (await sim.client.post("/v1/completions", json={"prompt": "x"})).status_code == 503
     assert len(await running) == 80
     await drain
+
+
+async def test_a_decode_that_dies_while_it_holds_a_lease_frees_it(start: Start) -> None:
+    prefill = await start(Role.PREFILL)
+    params = await handover(prefill)
+    reader, writer = await asyncio.open_connection(params["remote_host"], params["remote_port"])
+    hello = {"op": "hold", "engine_id": params["remote_engine_id"], "request_id": params["remote_request_id"]}
+    writer.write(json.dumps(hello).encode() + b"\n")
+    assert json.loads(await reader.readline())["ok"]
+    assert (await prefill.gauges())["kv_use"] > 0
+    writer.transport.abort()
+    await prefill.until(lambda now: now["kv_use"] == 0)
+
+
+async def test_nothing_leaks_when_clients_leave_at_any_moment(start: Start) -> None:
+    """Under memory pressure and with failing transfers, too; the delays are fixed draws, so that a failure comes again."""
+    draw = random.Random(7)
+    prefill = await start(Role.PREFILL, kv_blocks=120, lease_s=0.3, speed=2.0)
+    decode = await start(Role.DECODE, kv_blocks=60, speed=2.0, faults=Faults(kv_fail_ratio=0.1))
+
+    async def one(index: int, leave_s: float) -> None:
+        body = {"prompt": f"{index % 7} {PROMPT[: 200 * (1 + index % 12)]}", "max_tokens": 40, "stream": True}
+        params = await handover(prefill, prompt=body["prompt"])
+        if index % 5 == 0:
+            return  # nobody comes for it
+        with suppress(TimeoutError):
+            async with (
+                asyncio.timeout(leave_s),
+                decode.client.stream("POST", "/v1/completions", json=body | {"kv_transfer_params": params}) as reply,
+            ):
+                await reply.aread()
+
+    await asyncio.gather(*(one(index, draw.uniform(0.001, 0.4)) for index in range(60)))
+    await prefill.until(lambda now: now["kv_use"] == 0 and now["running"] == 0)
+    await decode.until(lambda now: now["kv_use"] == 0 and now["running"] == 0 and now["waiting"] == 0)
+    assert prefill.engine.scheduler.idle
+    assert decode.engine.scheduler.idle
+    assert await decode.text(max_tokens=4) == await prefill.text(max_tokens=4)

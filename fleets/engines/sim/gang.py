@@ -46,7 +46,8 @@ class Gang:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         rank = 0
         try:
-            words = (await asyncio.wait_for(reader.readline(), _HELLO_S)).split()
+            async with asyncio.timeout(_HELLO_S):
+                words = (await reader.readline()).split()
             rank, reason = self._admit(words)
             if reason:
                 writer.write(f"no {reason}\n".encode())
@@ -55,10 +56,9 @@ class Gang:
             writer.write(f"ok {self._heartbeat_s:g}\n".encode())
             if not self.missing:
                 self._completed()
-            while await asyncio.wait_for(reader.readline(), self._heartbeat_s * _SILENCE_BEATS):
-                pass
-        except (OSError, ValueError, asyncio.TimeoutError):
-            pass  # gone, silent or talking nonsense: it has left the gang
+            await self._listen(reader)
+        except (OSError, ValueError, asyncio.TimeoutError, asyncio.CancelledError):
+            pass  # gone, silent or talking nonsense: it has left the gang; or this engine ends
         finally:
             if rank and self._links.get(rank) is writer:
                 del self._links[rank]
@@ -66,6 +66,13 @@ class Gang:
                     self._on_broken(f"rank {rank} is gone")
             with suppress(OSError):
                 writer.close()
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        """Return when the follower has gone; TimeoutError when it is silent."""
+        while True:
+            async with asyncio.timeout(self._heartbeat_s * _SILENCE_BEATS):
+                if not await reader.readline():
+                    return
 
     def _admit(self, words: list[bytes]) -> tuple[int, str]:
         if len(words) != 4 or words[0] != b"join":

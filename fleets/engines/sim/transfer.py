@@ -116,8 +116,8 @@ class SideChannel:
                 while (order := await _read_line(reader)).get("op") == "pull":
                     self._send(writer, lease, [int(block) for block in order.get("blocks", [])])
                     await writer.drain()
-        except (OSError, ValueError, asyncio.IncompleteReadError):
-            pass  # the other side is gone or talks nonsense: its lease ends below
+        except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the other side is gone or talks nonsense, or this engine ends: the lease ends below
         finally:
             if lease is not None:
                 self._book.free(lease)
@@ -176,7 +176,8 @@ class Fetcher:
         opened: asyncio.StreamWriter | None = None
         try:
             try:
-                reader, writer = await asyncio.wait_for(asyncio.open_connection(remote.host, remote.port), CONNECT_S)
+                async with asyncio.timeout(CONNECT_S):  # not wait_for: before Python 3.12 it can swallow a cancellation
+                    reader, writer = await asyncio.open_connection(remote.host, remote.port)
                 opened = writer
                 _write_line(writer, {"op": "hold", "engine_id": remote.engine_id, "request_id": remote.request_id})
                 terms = await self._answer(reader)
@@ -208,7 +209,8 @@ class Fetcher:
         size = int((await self._answer(reader))["bytes"])
         if size != len(wanted) * block_bytes:
             raise TransferError(f"{size} bytes came instead of {len(wanted) * block_bytes}")
-        payload = self._faults.moved(await asyncio.wait_for(reader.readexactly(size), REPLY_S))
+        async with asyncio.timeout(REPLY_S):
+            payload = self._faults.moved(await reader.readexactly(size))
         if sequence.phase is not Phase.FETCHING:
             return
         view = memoryview(payload)
@@ -228,7 +230,8 @@ class Fetcher:
         self._metrics.external_hits += sequence.prompt_tokens - sequence.computed
 
     async def _answer(self, reader: asyncio.StreamReader) -> dict[str, Any]:
-        reply = await asyncio.wait_for(_read_line(reader), REPLY_S)
+        async with asyncio.timeout(REPLY_S):
+            reply = await _read_line(reader)
         if not reply.get("ok"):
             raise TransferError(str(reply.get("error", "refused")))
         return reply
