@@ -51,9 +51,13 @@ _CLOCK_STOPS = frozenset({Reason.MANUAL, Reason.WEIGHTS_UNVERIFIED})
 
 
 def step(state: RolloutState, obs: Observations, now: datetime) -> Decision:
-    """Decide the next thing. Pure; the same arguments give the same decision."""
-    if state.phase in ENDED:
+    """Decide the next thing. Pure; the same arguments give the same decision. A look older than the last one decides nothing."""
+    if state.phase in ENDED or obs.routers.generation < state.table_generation:
         return Decision(state)
+    return _decide(replace(state, table_generation=obs.routers.generation), obs, now)
+
+
+def _decide(state: RolloutState, obs: Observations, now: datetime) -> Decision:
     if obs.rollback is not None and state.phase not in BACKWARD:
         reason = f": {obs.rollback.reason}" if obs.rollback.reason else ""
         sentence = f"{obs.rollback.requested_by} asked for it{reason}"
@@ -101,7 +105,17 @@ def _forward(state: RolloutState, obs: Observations, now: datetime) -> Decision:
     move = state.move
     if move is None:
         return _succeed(state, Decision(state), now)
-    return _apply(state, obs, now, move, HANDLERS[move.kind](state, obs, now, move))
+    running = _thawed(state, now)
+    outcome = HANDLERS[move.kind](running, obs, now, move)
+    still = state.phase is Phase.HELD and outcome.held is not None and outcome.held.value == state.reason
+    return _apply(state if still else running, obs, now, move, outcome)
+
+
+def _thawed(state: RolloutState, now: datetime) -> RolloutState:
+    """The state with its move's clock moved on by the time for which it stood still; a deadline does not run while nobody could meet it."""
+    if state.phase is not Phase.HELD or state.reason not in _CLOCK_STOPS or state.held_at is None or state.entered_at is None:
+        return state
+    return replace(state, entered_at=state.entered_at + (now - state.held_at), held_at=now)
 
 
 def _unfit(state: RolloutState, obs: Observations, now: datetime) -> Cause | None:
@@ -164,20 +178,17 @@ def _apply(state: RolloutState, obs: Observations, now: datetime, move: Move, ou
         level = "info" if outcome.held is Reason.APPROVAL else "warn"
         held = _hold(state, outcome.held, outcome.why, now, level=level)
         return Decision(held.state, outcome.effects, (*outcome.events, *held.events))
-    state, events = _released(state, now)
+    state, events = _released(state)
     return Decision(replace(state, why=outcome.why, reason=outcome.reason), outcome.effects, (*events, *outcome.events))
 
 
-def _released(state: RolloutState, now: datetime) -> tuple[RolloutState, tuple[Event, ...]]:
-    """Out of HELD, if it was; the time when nobody could have met a deadline does not count as time of the move."""
+def _released(state: RolloutState) -> tuple[RolloutState, tuple[Event, ...]]:
+    """Out of HELD, if it was."""
     phase = _phase_of(state)
     if state.phase is not Phase.HELD:
         return replace(state, phase=phase), ()
-    entered_at = state.entered_at
-    if state.reason in _CLOCK_STOPS and state.held_at and entered_at:
-        entered_at += now - state.held_at
     event = Event("rollout.resumed", f"{state.stage} goes on; it was held ({state.reason})")
-    return replace(state, phase=phase, entered_at=entered_at, held_at=None, reason=""), (event,)
+    return replace(state, phase=phase, held_at=None, reason=""), (event,)
 
 
 def _phase_of(state: RolloutState) -> Phase:

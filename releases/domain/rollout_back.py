@@ -167,13 +167,15 @@ def _surplus(way: _Way, weight_bp: int, usable: list[UnitView]) -> list[UnitView
         return [*idle, *busy]
     if usable and weight_bp == 0:
         return idle  # the routers still send to the busy ones until they confirm
-    spare = len(busy) - max(1, math.ceil(weight_bp * way.count / FULL_BP))
     if not _needs_room(way) or any(unit.unit in way.draining for unit in way.abandoned):
         return idle
-    if spare > 0:
-        return [*idle, busy[-1]]
-    # The last that serves makes room only where there is no other way to have the target at all.
-    return [*idle, *busy] if not usable and not idle and not of_release(way.obs.units, way.target.release) else idle
+    if idle and not usable and not of_release(way.obs.units, way.target.release):
+        return idle
+    # With target units up, the rest must carry the weight that is left; without any, one has to go, the last too if need be.
+    carrying = math.ceil(weight_bp * way.count / FULL_BP) if usable else 1
+    if len(busy) > carrying or (not usable and not of_release(way.obs.units, way.target.release)):
+        return [*idle, *busy[-1:]]
+    return idle
 
 
 def _needs_room(way: _Way) -> bool:
@@ -190,11 +192,10 @@ def _missing(way: _Way) -> int:
 
 def _to_keep(way: _Way) -> str:
     """After a rollback from a success, one healthy unit of what was left stays warm while the target does not need its GPUs."""
-    if way.state.kind != "rollback" or _needs_room(way):
-        return ""
     ready = [unit for unit in way.abandoned if unit.ready and not unit.failed]
-    others = [unit for unit in way.abandoned if unit not in ready[:1]]
-    return ready[0].unit if ready and (_missing(way) <= len(others) or not _needs_room(way)) else ""
+    if way.state.kind != "rollback" or not ready:
+        return ""
+    return "" if len(way.abandoned) == 1 and _needs_room(way) else ready[0].unit
 
 
 def _not_failed(way: _Way) -> tuple[UnitView, ...]:

@@ -62,7 +62,11 @@ def resume(state: RolloutState, *, now: datetime, actor: str, reason: str = "") 
         raise ConflictError("The rollout is not paused.", code="not-paused")
     told = f": {reason}" if reason else ""
     sentence = f"{actor} let it go on{told}"
-    return Decision(replace(state, paused=False, why=sentence), (), (Event("rollout.resumed", f"{state.stage}: {sentence}", actor=actor),))
+    entered_at = state.entered_at
+    if entered_at and state.held_at and state.reason == Reason.MANUAL:  # a pause does not count as time of the move
+        entered_at += now - state.held_at
+    going = replace(state, paused=False, entered_at=entered_at, held_at=now, why=sentence)
+    return Decision(going, (), (Event("rollout.resumed", f"{state.stage}: {sentence}", actor=actor),))
 
 
 def _require_forward(state: RolloutState) -> None:

@@ -103,7 +103,7 @@ def shift(state: RolloutState, obs: Observations, now: datetime, move: Move) -> 
             why=f"the routers have to confirm {percent(move.weight_bp)} on release {release}",
             effects=(SetWeights(wanted),),
             events=(event,) if state.weight_bp != move.weight_bp else (),
-            changes={"weight_bp": move.weight_bp, "judged_since": state.judged_since or now},
+            changes=_counts_anew(state, move.weight_bp, now),
         )
     if confirmed(obs.routers, wanted):
         return Outcome(True)
@@ -111,6 +111,12 @@ def shift(state: RolloutState, obs: Observations, now: datetime, move: Move) -> 
     if obs.routers.live == 0 or _elapsed(state, now) > CONFIRM_S:
         return Outcome(why=f"{why}; {obs.routers.live} are live", held=Reason.WEIGHTS_UNVERIFIED, timed=False)
     return Outcome(why=why)
+
+
+def _counts_anew(state: RolloutState, weight_bp: int, now: datetime) -> dict[str, Any]:
+    """With each weight the tests begin anew, evidence carried on: a test that has long seen health grows deaf."""
+    since = state.judged_since if state.weight_bp == weight_bp and state.judged_since else now
+    return {"weight_bp": weight_bp, "judged_since": since}
 
 
 def hold(state: RolloutState, obs: Observations, now: datetime, move: Move) -> Outcome:
@@ -189,22 +195,21 @@ def relabel(state: RolloutState, obs: Observations, now: datetime, move: Move) -
     """The engines are the same: name every unit anew, with its weight, in one table."""
     release = state.new.release
     olds = of_release(obs.units, state.old.release) if state.old else []
-    if olds:
-        effects: list[Effect] = []
-        for unit in olds:
-            effects += [RetargetUnit(unit.unit, state.new), *([SetRoutable(unit.unit, True)] if unit.routable else [])]
+    whole = {release: 10_000}
+    effects: list[Effect] = []
+    for unit in olds:
+        effects += [RetargetUnit(unit.unit, state.new), *([SetRoutable(unit.unit, True)] if unit.routable else [])]
+    if serving([*olds, *of_release(obs.units, release)]) and obs.routers.weights != whole:
+        effects.append(SetWeights(whole))
+    if effects:
         sentence = f"{len(olds)} units take the name of release {number(release)}; no engine restarts"
-        return Outcome(
-            why=sentence,
-            effects=(*effects, SetWeights({release: 10_000})),
-            events=(Event("rollout.shifted", sentence),),
-            changes={"weight_bp": 10_000, "judged_since": now},
-        )
-    if confirmed(obs.routers, {release: 10_000}):
+        events = (Event("rollout.shifted", sentence),) if olds else ()
+        changes = _counts_anew(state, 10_000, now) if SetWeights(whole) in effects else {}
+        return Outcome(why=sentence, effects=tuple(effects), events=events, changes=changes)
+    if confirmed(obs.routers, whole):
         return Outcome(True)
-    return Outcome(
-        why="the routers have to confirm", held=None if obs.routers.live else Reason.WEIGHTS_UNVERIFIED, timed=obs.routers.live > 0
-    )
+    why = "the routers have to confirm" if obs.routers.weights == whole else f"no unit of release {number(release)} serves yet"
+    return Outcome(why=why, held=None if obs.routers.live else Reason.WEIGHTS_UNVERIFIED, timed=obs.routers.live > 0)
 
 
 def evict(state: RolloutState, obs: Observations, now: datetime, move: Move) -> Outcome:

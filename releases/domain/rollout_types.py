@@ -100,6 +100,7 @@ class RolloutState:
     bring_up_s: float | None = None  # how long a unit took, from its creation to a proof by a real request
     replicas_back: int = 0  # units that the old release had, and gets back
     cause: Cause | None = None
+    table_generation: int = 0  # of the routing table at the last look that decided something; an older look decides nothing
 
     @property
     def move(self) -> Move | None:

@@ -48,7 +48,7 @@ def decision_write(
 ) -> bool:
     """Write a decision within the caller's transaction, which holds the row's lock. True when another look may find more to do."""
     before, state = wire.from_plain(row.data, RolloutState), decision.state
-    moved = replace(state, why="") != replace(before, why="")
+    moved = replace(state, why="", table_generation=0) != replace(before, why="", table_generation=0)
     fields: dict[str, Any] = {}
     if moved:
         fields |= {
