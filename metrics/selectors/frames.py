@@ -60,7 +60,8 @@ def _grid(names: Sequence[str], span_s: float, step_s: float) -> tuple[int, int]
 
 def _cells(stage: str, names: Sequence[str], by: str, begin: datetime, end: datetime, step: int) -> tuple[Cells, dict[str, set[str]]]:
     """Sums by group and step, with only the histograms that the lines need; and the groups that each unit was in."""
-    metrics = sorted({metric.value for name in names if (metric := metric_of(name))})
+    metrics = sorted({metric.value for metric in map(metric_of, names) if metric})
+    counted = any(metric_of(name) is None for name in names)
     read = users_windows if step % ROLLED_S == 0 else fine_windows
     rows = read(stage=stage, begin=begin, end=end).values_list(
         "start_at",
@@ -68,17 +69,18 @@ def _cells(stage: str, names: Sequence[str], by: str, begin: datetime, end: date
         "prefill_release",
         "decode_release",
         "route",
-        "counters",
+        *(["counters"] if counted else []),
         *(KeyTextTransform(metric, "histograms") for metric in metrics),
     )
     cells: Cells = defaultdict(lambda: defaultdict(Figures))
     groups_by_unit: dict[str, set[str]] = defaultdict(set)
-    for start_at, unit, prefill, decode, route, counters, *texts in rows.iterator(chunk_size=5000):
+    for start_at, unit, prefill, decode, route, *rest in rows.iterator(chunk_size=5000):
         group = group_of(by, unit=unit, prefill_release=prefill, decode_release=decode)
         groups_by_unit[unit].add(group)
         figures = cells[group][int((start_at - begin).total_seconds()) // step]
-        figures.add_counters(with_route(counters, route))
-        for metric, text in zip(metrics, texts, strict=True):
+        if counted:
+            figures.add_counters(with_route(rest.pop(0), route))
+        for metric, text in zip(metrics, rest, strict=True):
             if text is not None:
                 unpack_into(figures.histogram(metric), text)
     return cells, groups_by_unit

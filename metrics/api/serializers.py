@@ -1,0 +1,68 @@
+"""Parameters of the metrics API, checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from denvweb.core.units import parse_duration_s
+from metrics.domain.figures import GROUPINGS
+
+_MAX_SPAN_S = 30 * 86400.0
+
+
+@extend_schema_field(OpenApiTypes.STR)
+class DurationField(serializers.Field[float, str, float, Any]):
+    """Seconds, written as `15m`; a bare number is seconds too."""
+
+    def to_internal_value(self, data: str) -> float:
+        """Seconds of the text."""
+        text = str(data).strip()
+        seconds = float(text) if text.replace(".", "", 1).isdecimal() else parse_duration_s(text)
+        if not seconds or seconds > _MAX_SPAN_S:
+            raise serializers.ValidationError(f"`{text}` is no time over 0 and up to 30 days; write it as `15m` or `1h`")
+        return seconds
+
+
+@extend_schema_field(OpenApiTypes.STR)
+class NamesField(serializers.Field[tuple[str, ...], str, str, Any]):
+    """A comma-separated list."""
+
+    def to_internal_value(self, data: str) -> tuple[str, ...]:
+        """The names, without blanks."""
+        return tuple(name for part in str(data).split(",") if (name := part.strip()))
+
+
+class MetricsQuery(serializers.Serializer[Any]):
+    """`?since=15m&by=release`."""
+
+    since = DurationField(default=900.0, help_text="how far back, such as `15m`")
+    by = serializers.ChoiceField(choices=GROUPINGS, default="release")
+
+
+class SeriesQuery(serializers.Serializer[Any]):
+    """`?names=ttft.p99,itl.p99&since=1h&step=10s&by=release`."""
+
+    names = NamesField(help_text="lines, comma-separated: `ttft.p99`, `requests`, `errors.timeout`, `phase.queue`, `gauge.kv_use`, ...")
+    since = DurationField(default=3600.0, help_text="how far back, such as `1h`")
+    step = DurationField(default=10.0, help_text="rounded up to whole 10 seconds")
+    by = serializers.ChoiceField(choices=GROUPINGS, default="release")
+
+
+class EventsQuery(serializers.Serializer[Any]):
+    """`?before=120&limit=50`."""
+
+    before = serializers.IntegerField(default=None, min_value=1, max_value=2**62, help_text="`next` of the page before")
+    limit = serializers.IntegerField(default=50, min_value=1, max_value=500)
+
+
+class AllEventsQuery(EventsQuery):
+    """The same over all stages, or of one model, stage, fleet or rollout."""
+
+    stage = serializers.CharField(default="", max_length=127)
+    model = serializers.CharField(default="", max_length=63)
+    fleet = serializers.CharField(default="", max_length=63)
+    rollout = serializers.CharField(default="", max_length=24)

@@ -1,0 +1,92 @@
+"""GET /stream: the journal as server-sent events, from where the client left off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+
+from denvweb import wake
+from denvweb.api import error_body
+from denvweb.auth import bearer, token_check
+from denvweb.core import wire
+from denvweb.core.errors import DenvError, InvalidError
+from denvweb.models import ApiToken
+from metrics.domain.views import EventView
+from metrics.selectors import events_after, latest_seq
+
+_LOOK_AGAIN_S = 2.0
+_HEARTBEAT_S = 15.0
+_BATCH = 200
+_RETRY_MS = 2000
+
+
+async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
+    """Events after `Last-Event-ID` (a header, or `?after=` for a first connection), else from now on; `?stage=` keeps one stage's."""
+    if request.method != "GET":
+        return _refused(DenvError("Only GET is possible here.", code="method-not-allowed"), 405)
+    if not await _known(request):
+        return _refused(DenvError("Log in, or send a bearer token.", code="not-authenticated"), 401)
+    text = request.headers.get("Last-Event-ID") or request.GET.get("after", "")
+    if text and not (text.isdecimal() and len(text) < 19):
+        return _refused(InvalidError(f"`{text}` is no number of an event", fields={"Last-Event-ID": ["not a number"]}), 400)
+    seq = int(text) if text else await _latest()
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # or a proxy holds the lines back
+    return StreamingHttpResponse(_lines(seq, request.GET.get("stage", "")), content_type="text/event-stream", headers=headers)
+
+
+def _refused(error: DenvError, status: int) -> JsonResponse:
+    response = JsonResponse(error_body(error), status=status)
+    if status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+async def _known(request: HttpRequest) -> bool:
+    text = bearer(request.headers.get("Authorization", ""))
+    if text:
+        return await sync_to_async(token_check)(text, ApiToken.Scope.API) is not None
+    return (await request.auser()).is_authenticated
+
+
+async def _lines(seq: int, stage: str) -> AsyncIterator[bytes]:
+    """Ends when the client leaves: Django then closes this generator, and with it the waiter."""
+    yield f"retry: {_RETRY_MS}\n: from {seq}\n\n".encode()
+    sent_mono_s = time.monotonic()
+    async with wake.Waiter("events") as waiter:
+        while True:
+            events = await _read(seq)
+            for event in events:
+                seq = event.seq
+                if stage in ("", event.stage):
+                    yield _frame(event)
+                    sent_mono_s = time.monotonic()
+            if events:
+                continue
+            if time.monotonic() - sent_mono_s >= _HEARTBEAT_S:
+                yield f": alive, at {seq}\n\n".encode()
+                sent_mono_s = time.monotonic()
+            await waiter.wait(_LOOK_AGAIN_S)
+
+
+def _frame(event: EventView) -> bytes:
+    return b"id: %d\nevent: journal\ndata: %s\n\n" % (event.seq, wire.encode(event))
+
+
+def _read_now(seq: int) -> tuple[EventView, ...]:
+    try:
+        return events_after(seq=seq, limit=_BATCH)
+    finally:
+        close_old_connections()  # a stream stays open for hours, and must not keep a connection for as long
+
+
+async def _read(seq: int) -> tuple[EventView, ...]:
+    """In any thread: one kept for each stream would cost more than the reading."""
+    return await sync_to_async(_read_now, thread_sensitive=False)(seq)
+
+
+async def _latest() -> int:
+    return await sync_to_async(latest_seq)()

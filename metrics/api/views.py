@@ -1,0 +1,86 @@
+"""REST views of figures and of the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema, inline_serializer
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from denvweb.api import schema_of
+from denvweb.core import wire
+from metrics.api.serializers import AllEventsQuery, EventsQuery, MetricsQuery, SeriesQuery
+from metrics.domain.views import EventView, FrameView, MetricsView
+from metrics.selectors import events_view, frame_view, metrics_view
+
+_EVENT_PAGE = inline_serializer(
+    "EventPage",
+    {"results": schema_of(EventView)(many=True), "next": serializers.CharField(allow_null=True, help_text="`before` of the next page")},
+)
+
+
+def _checked(query: type[serializers.Serializer[Any]], request: Request) -> dict[str, Any]:
+    checker = query(data=request.query_params)
+    checker.is_valid(raise_exception=True)
+    return dict(checker.validated_data)
+
+
+def _page(events: Sequence[EventView], limit: int) -> Response:
+    """One more than `limit` was read, to know whether there is a next page."""
+    shown = events[:limit]
+    return Response({"results": wire.to_plain(shown), "next": str(shown[-1].seq) if len(events) > limit else None})
+
+
+class StageMetricsView(APIView):
+    """Figures of a stage."""
+
+    @extend_schema(parameters=[MetricsQuery], responses=schema_of(MetricsView))
+    def get(self, request: Request, model: str, name: str) -> Response:
+        """TTFT, ITL, errors and the rest of the last minutes, by release or unit."""
+        wanted = _checked(MetricsQuery, request)
+        view = metrics_view(stage=f"{model}/{name}", span_s=wanted["since"], by=wanted["by"], now=timezone.now())
+        return Response(wire.to_plain(view))
+
+
+class StageSeriesView(APIView):
+    """Lines of a stage."""
+
+    @extend_schema(parameters=[SeriesQuery], responses=schema_of(FrameView))
+    def get(self, request: Request, model: str, name: str) -> Response:
+        """Figures over time, a value a step; null where nothing was measured."""
+        wanted = _checked(SeriesQuery, request)
+        view = frame_view(
+            stage=f"{model}/{name}",
+            names=wanted["names"],
+            span_s=wanted["since"],
+            step_s=wanted["step"],
+            by=wanted["by"],
+            now=timezone.now(),
+        )
+        return Response(wire.to_plain(view))
+
+
+class StageEventsView(APIView):
+    """The journal of a stage."""
+
+    @extend_schema(parameters=[EventsQuery], responses=_EVENT_PAGE)
+    def get(self, request: Request, model: str, name: str) -> Response:
+        """Newest first."""
+        wanted = _checked(EventsQuery, request)
+        return _page(events_view(stage=f"{model}/{name}", before=wanted["before"], limit=wanted["limit"] + 1), wanted["limit"])
+
+
+class EventsView(APIView):
+    """The journal."""
+
+    @extend_schema(parameters=[AllEventsQuery], responses=_EVENT_PAGE)
+    def get(self, request: Request) -> Response:
+        """Newest first."""
+        wanted = _checked(AllEventsQuery, request)
+        limit = wanted.pop("limit")
+        return _page(events_view(**wanted, limit=limit + 1), limit)

@@ -1,0 +1,16 @@
+"""Celery tasks of the metrics app."""
+
+from __future__ import annotations
+
+from celery import shared_task
+from django.utils import timezone
+
+from metrics.services.rollup import metrics_prune, windows_roll_up
+
+
+@shared_task(name="metrics.roll_up")
+def roll_up() -> None:
+    """Roll figures up and drop old ones."""
+    now = timezone.now()
+    windows_roll_up(now=now)
+    metrics_prune(now=now)

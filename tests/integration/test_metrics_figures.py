@@ -1,0 +1,235 @@
+"""Figures and charts: exact sums, quantiles of merged histograms, denv's own probes left out, roll-ups that change no figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from denvweb.core.errors import InvalidError
+from metrics.domain.histogram import Histogram
+from metrics.domain.types import AlarmSpec, Metric, Route, SeriesDelta, SeriesKey
+from metrics.domain.views import FrameView, MetricsView
+from metrics.models import GaugeWindow, IngestedReport, Window
+from metrics.selectors import alarm_values, frame_view, metrics_view
+from metrics.services import gauges_record, series_ingest
+from metrics.services.rollup import metrics_prune, windows_roll_up
+
+NOW = datetime(2026, 3, 1, 12, 0, 5, tzinfo=UTC)
+pytestmark = pytest.mark.django_db
+
+
+def _key(unit: str, release: int, *, prefill: int | None = None, route: Route = Route.REMOTE, probe: bool = False) -> SeriesKey:
+    return SeriesKey(
+        stage="m/s", unit=unit, prefill_release=f"m@{prefill or release}", decode_release=f"m@{release}", route=route, probe=probe
+    )
+
+
+_seq = iter(range(1_000_000))
+
+
+def _report(ago_s: float, key: SeriesKey, ttfts_s: Sequence[float], *, now: datetime = NOW, **counters: int) -> None:
+    ttft = Histogram()
+    for value in ttfts_s:
+        ttft.record(value)
+    counts = {"requests": len(ttfts_s), "tokens.in": 100 * len(ttfts_s), **{name.replace("__", "."): n for name, n in counters.items()}}
+    delta = SeriesDelta(key=key, counters=counts, histograms={Metric.TTFT: ttft.to_data(), Metric.QUEUE: ttft.to_data()})
+    series_ingest(source="r", seq=next(_seq), at=now - timedelta(seconds=ago_s), series=[delta], received_at=now)
+
+
+def _values(frame: FrameView, group: str, name: str) -> tuple[float | None, ...]:
+    return next(line.values for line in frame.lines if (line.group, line.name) == (group, name))
+
+
+def test_metrics_by_release_unit_and_in_total() -> None:
+    _report(30, _key("u-1", 9), [0.1] * 98 + [2.0] * 2, errors=4, errors__timeout=3, errors__upstream=1, tokens__cached=2500)
+    _report(20, _key("u-2", 10, route=Route.LOCAL), [0.2] * 50, reason__short=50)
+    _report(20, _key("u-2", 10), [0.3] * 50)
+    _report(20, _key("u-2", 10, prefill=9), [0.4])
+    _report(20, _key("u-2", 10, probe=True), [9.0] * 500)
+    view = metrics_view(stage="m/s", span_s=60, now=NOW)
+    assert [group.group for group in view.groups] == ["m@9", "m@9+m@10", "m@10"]
+    nine, _, ten = view.groups
+    assert (nine.requests, nine.error_ratio, nine.errors_by_class) == (100, 0.04, {"timeout": 3, "upstream": 1})
+    assert (nine.cached_ratio, nine.local_ratio) == (0.25, 0.0)
+    ttft = nine.latencies[Metric.TTFT]
+    assert ttft.p50_s == pytest.approx(0.1, rel=0.011)
+    assert ttft.p99_s == pytest.approx(2.0, rel=0.011)
+    assert ttft.mean_s == pytest.approx(0.138)
+    assert ttft.p99_is_bound
+    assert nine.latencies[Metric.ITL].p99_s is None
+    assert (ten.requests, ten.local_ratio, ten.reasons) == (100, 0.5, {"short": 50})
+    assert view.total.requests == 201
+    assert view.total.per_s == pytest.approx(201 / view.span_s)
+    by_unit = metrics_view(stage="m/s", span_s=60, by="unit", now=NOW)
+    assert [(group.group, group.requests) for group in by_unit.groups] == [("u-1", 100), ("u-2", 101)]
+
+
+def test_what_is_older_than_the_span_is_left_out() -> None:
+    _report(600, _key("u-1", 1), [5.0])
+    assert metrics_view(stage="m/s", span_s=60, now=NOW).groups == ()
+    assert metrics_view(stage="m/s", span_s=900, now=NOW).total.requests == 1
+
+
+def test_an_unknown_stage_has_no_figures() -> None:
+    view = metrics_view(stage="no/such", span_s=60, now=NOW)
+    assert (view.groups, view.total.requests, view.total.error_ratio) == ((), 0, None)
+    assert frame_view(stage="no/such", names=["ttft.p99"], span_s=60, step_s=10, now=NOW).lines == ()
+
+
+def test_gauges_of_sources_and_units() -> None:
+    _report(20, _key("u-1", 1), [0.1])
+    _report(20, _key("u-2", 1), [0.1])
+    gauges_record(at=NOW, stage="m/s", unit="u-1", values={"prefill_queue": 2}, source="r1", received_at=NOW)
+    gauges_record(at=NOW, stage="m/s", unit="u-1", values={"prefill_queue": 3}, source="r2", received_at=NOW)
+    gauges_record(at=NOW, stage="m/s", unit="u-1", values={"kv_use": 0.2}, source="engines", received_at=NOW)
+    gauges_record(at=NOW, stage="m/s", unit="u-2", values={"prefill_queue": 5, "kv_use": 0.6}, received_at=NOW)
+    gauges_record(at=NOW - timedelta(minutes=5), stage="m/s", unit="u-gone", values={"prefill_queue": 50}, received_at=NOW)
+    view = metrics_view(stage="m/s", span_s=60, now=NOW)
+    assert view.total.gauges == {"kv_use": pytest.approx(0.4), "prefill_queue": 10}
+    frame = frame_view(stage="m/s", names=["gauge.prefill_queue"], span_s=60, step_s=10, by="unit", now=NOW + timedelta(seconds=20))
+    assert _values(frame, "u-1", "gauge.prefill_queue")[-2:] == (5, None)
+
+
+def test_lines_have_values_gaps_and_zeros() -> None:
+    for ago_s, ttfts in ((62, [0.1] * 10), (42, [0.4] * 20), (1, [9.0])):
+        _report(ago_s, _key("u-1", 1), ttfts, errors=len(ttfts) // 10)
+    frame = frame_view(
+        stage="m/s", names=["ttft.p99", "ttft.mean", "requests", "error_ratio", "phase.queue"], span_s=70, step_s=10, now=NOW
+    )
+    assert frame.at[-1] == datetime(2026, 3, 1, 11, 59, 50, tzinfo=UTC)  # the running step is not drawn
+    assert _values(frame, "m@1", "requests") == (None, 1.0, 0.0, 2.0, None, None, None)
+    assert _values(frame, "m@1", "error_ratio") == (None, 0.1, None, 0.1, None, None, None)
+    p99 = _values(frame, "m@1", "ttft.p99")
+    assert p99[1] == pytest.approx(0.1, rel=0.011)
+    assert p99[2] is None
+    assert p99[3] == pytest.approx(0.4, rel=0.011)
+    assert _values(frame, "m@1", "phase.queue")[3] == pytest.approx(0.4)
+
+
+def test_steps_merge_histograms_and_do_not_average_quantiles() -> None:
+    _report(55, _key("u-1", 1), [0.1] * 99)
+    _report(45, _key("u-2", 1), [3.0])
+    frame = frame_view(stage="m/s", names=["ttft.p50", "requests"], span_s=60, step_s=60, by="total", now=NOW)
+    assert _values(frame, "total", "ttft.p50") == (pytest.approx(0.1, rel=0.011),)
+    assert _values(frame, "total", "requests") == (pytest.approx(100 / 60),)
+
+
+def test_a_chart_is_one_query() -> None:
+    _report(30, _key("u-1", 1), [0.1])
+    with CaptureQueriesContext(
+        connection,
+    ) as queries:
+        frame_view(stage="m/s", names=["ttft.p99", "itl.p99", "requests"], span_s=3600, step_s=10, now=NOW)
+    assert len(queries) == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "span_s", "step_s", "by"),
+    [
+        (["ttft.p98"], 60, 10, "release"),
+        (["tokens.zzz"], 60, 10, "release"),
+        (["ttft.p99"], 60, 10, "colour"),
+        (["ttft.p99"], 86400, 10, "release"),
+        (["ttft.p99"], 0, 10, "release"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(names: list[str], span_s: float, step_s: float, by: str) -> None:
+    with pytest.raises(InvalidError):
+        frame_view(stage="m/s", names=names, span_s=span_s, step_s=step_s, by=by, now=NOW)
+
+
+def test_alarm_values_stand_at_the_alarm_s_own_quantile() -> None:
+    _report(30, _key("u-1", 1), [0.1] * 90 + [1.0] * 10, errors=5)
+    alarms = [
+        AlarmSpec(name="ttft-p90", metric="ttft", p0=0.1, limit_s=1),
+        AlarmSpec(name="itl-p99", metric="itl", p0=0.01, limit_s=1),
+        AlarmSpec(name="error-rate", metric="error-rate", p0=0.01),
+    ]
+    values = alarm_values(stage="m/s", alarms=alarms, span_s=60, now=NOW)
+    assert values["ttft-p90"] == (pytest.approx(0.1, rel=0.011), 100)
+    assert values["itl-p99"] == (None, 0)
+    assert values["error-rate"] == (0.05, 100)
+
+
+# ---- roll-ups ----
+
+
+def _all(span_s: float, now: datetime = NOW) -> MetricsView:
+    return metrics_view(stage="m/s", span_s=span_s, now=now)
+
+
+def test_rolling_up_changes_no_figure() -> None:
+    for minute in range(25):
+        _report(60 * minute + 3, _key("u-1", 1), [0.1, 0.2 + minute / 100])
+        _report(60 * minute + 33, _key("u-2", 2), [0.3])
+    names = ["ttft.p50", "ttft.p99", "requests"]
+    spans_s = (90, 400, 777, 1300, 3600)
+
+    def seen() -> tuple[list[MetricsView], FrameView]:
+        return [_all(span_s) for span_s in spans_s], frame_view(stage="m/s", names=names, span_s=3600, step_s=300, now=NOW)
+
+    before = seen()
+    assert windows_roll_up(now=NOW) == 4  # the fifth span has ended 5 s ago, and reports may still come
+    assert windows_roll_up(now=NOW) == 0
+    assert Window.objects.filter(seconds=300).count() == 8
+    _same(seen(), before)
+    assert windows_roll_up(now=NOW + timedelta(minutes=1)) == 1
+    _same(seen(), before)
+
+
+def _same(got: tuple[list[MetricsView], FrameView], wanted: tuple[list[MetricsView], FrameView]) -> None:
+    assert got[1] == wanted[1]
+    for ours, theirs in zip(got[0], wanted[0], strict=True):
+        assert [group.requests for group in ours.groups] == [group.requests for group in theirs.groups]
+        one, other = ours.total.latencies[Metric.TTFT], theirs.total.latencies[Metric.TTFT]
+        assert replace(one, mean_s=None) == replace(other, mean_s=None)
+        assert one.mean_s == pytest.approx(other.mean_s)
+
+
+def test_late_figures_are_rolled_up_again() -> None:
+    _report(1000, _key("u-1", 1), [0.1])
+    windows_roll_up(now=NOW)
+    _report(1000, _key("u-1", 1), [0.1, 0.1])
+    assert windows_roll_up(now=NOW) == 1
+    assert windows_roll_up(now=NOW) == 0
+    assert _all(3600).total.requests == 3
+
+
+def test_figures_that_come_after_a_day_are_added_once() -> None:
+    _report(1000, _key("u-1", 1), [0.1] * 5)
+    windows_roll_up(now=NOW)
+    tomorrow = NOW + timedelta(hours=25)
+    metrics_prune(now=tomorrow)
+    assert not Window.objects.filter(seconds=10).exists()
+    _report(1000, _key("u-1", 1), [0.1] * 2)
+    _report(1000, _key("u-9", 1), [0.1])
+    windows_roll_up(now=tomorrow)
+    windows_roll_up(now=tomorrow)
+    metrics_prune(now=tomorrow)
+    assert _all(2 * 86400, tomorrow).total.requests == 8
+
+
+def test_pruning_never_drops_what_is_not_rolled_up() -> None:
+    _report(1000, _key("u-1", 1), [0.1] * 5)
+    metrics_prune(now=NOW + timedelta(hours=48))
+    assert Window.objects.filter(seconds=10).count() == 1
+
+
+def test_pruning_keeps_what_it_must() -> None:
+    for hours in (0, 2, 30):
+        series_ingest(source="r1", seq=100 - hours, at=NOW, series=[], stage="m/s", received_at=NOW - timedelta(hours=hours))
+    series_ingest(source="r-gone", seq=1, at=NOW, series=[], stage="m/s", received_at=NOW - timedelta(hours=30))
+    series_ingest(source="r-gone-long-ago", seq=1, at=NOW, series=[], stage="m/s", received_at=NOW - timedelta(days=8))
+    for ago_s in (5, 86400 + 610, 86400 + 615 - 310):
+        gauges_record(at=NOW - timedelta(seconds=ago_s), stage="m/s", unit="u", values={"x": 1}, received_at=NOW)
+    metrics_prune(now=NOW)
+    assert set(IngestedReport.objects.values_list("source", "seq")) == {("r1", 100), ("r-gone", 1)}
+    assert sorted(GaugeWindow.objects.values_list("start_at", flat=True)) == [
+        datetime(2026, 2, 28, 11, 55, tzinfo=UTC),
+        datetime(2026, 3, 1, 12, 0, tzinfo=UTC),
+    ]
