@@ -44,7 +44,7 @@ def reconcile(now: datetime | None = None) -> Look:
     look = Look()
     active = Rollout.objects.exclude(state__in=Rollout.ENDED).order_by("created_at").values_list("pk", flat=True)
     for rollout_id in list(active):
-        look.decisions += _guarded(look, f"rollout {rollout_id}", partial(drive, rollout_id=rollout_id))
+        look.decisions += _guarded(look, f"rollout {rollout_id}", partial(drive, rollout_id=rollout_id, now=now))
     for stage_id in list(Stage.objects.values_list("pk", flat=True)):
         look.healings += _guarded(look, f"stage {stage_id}", partial(_heal, stage_id, now))
     return look

@@ -37,21 +37,20 @@ STEPS_A_LOOK = 60  # far more than one look can need; a bound all the same
 LOCK_WAIT = "1500ms"
 
 
-def drive(*, rollout_id: str, patient: bool = False) -> int:
+def drive(*, rollout_id: str, patient: bool = False, now: datetime | None = None) -> int:
     """Take a rollout as far as it gets now; the number of decisions. `patient`: wait for another process's look instead of passing."""
     decisions = 0
-    while decisions < STEPS_A_LOOK and _once(rollout_id, patient):
+    while decisions < STEPS_A_LOOK and _once(rollout_id, patient, now or timezone.now()):
         decisions += 1
     return decisions
 
 
-def _once(rollout_id: str, patient: bool) -> bool:
+def _once(rollout_id: str, patient: bool, now: datetime) -> bool:
     """One decision; False when there is nothing more to do now."""
     with transaction.atomic():
         row = _lock(rollout_id, patient)
         if row is None:
             return False
-        now = timezone.now()
         state = state_of(row)
         obs = observe(row, state, now)
         if state.phase is Phase.PENDING and obs.turn is Turn.NOW and obs.rollback is None:
