@@ -20,7 +20,7 @@ from fleets.domain.protocol import AgentReport, JoinReply, JoinRequest, NodeFact
 
 log = logging.getLogger(__name__)
 
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 5.0  # under the 10 s after which a silent node is suspect
 _SYNCS_AT_ONCE = 6  # a poke wakes all nodes of this process, which should not storm the web process
 T = TypeVar("T")
 
