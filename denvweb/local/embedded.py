@@ -114,6 +114,7 @@ def all_free(first: int, count: int) -> bool:
     """Whether nobody listens on any of these ports of loopback."""
     for port in range(first, first + count):
         with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a connection that ended lately does not hold the port
             try:
                 sock.bind(("127.0.0.1", port))
             except OSError:

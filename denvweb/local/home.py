@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from denvweb.core.errors import ConflictError
+from denvweb.core.errors import ConflictError, UnavailableError
 from denvweb.local import embedded
 
 
@@ -97,7 +97,10 @@ class Home:
         path = self.run / "ports.json"
         ports: dict[str, int] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if name not in ports:
-            ports[name] = next(base for base in range(20_000, 32_000 - count, 500) if embedded.all_free(base, count))
+            base = next((base for base in range(20_000, 32_000 - count, 500) if embedded.all_free(base, count)), None)
+            if base is None:
+                raise UnavailableError(f"no {count:,} ports in a row are free between 20,000 and 32,000; end what listens there")
+            ports[name] = base
             write_private(path, json.dumps(ports))
         return ports[name]
 

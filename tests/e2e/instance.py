@@ -101,7 +101,7 @@ class Instance:
                 continue
         return found
 
-    def until(self, look: Callable[[], T], *, timeout_s: float, what: str) -> T:
+    def until(self, look: Callable[[], T | None], *, timeout_s: float, what: str) -> T:
         """Poll until `look` gives something true; a failure shows the end of the supervisor's log."""
         deadline = time.monotonic() + timeout_s
         while True:
