@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import log
 
 from denvweb.core.units import parse_duration_s, parse_ratio
@@ -45,18 +46,20 @@ def _at_odds(p: float, times: float) -> float:
     return odds / (1 + odds)
 
 
-def bet_sums(y: float, p0: float) -> tuple[float, ...]:
-    """Logarithms of what one request with share `y` multiplies each stake's wealth by, for every entry of BET_GRID.
+@lru_cache(maxsize=64)
+def _stakes(p0: float) -> tuple[tuple[float, float], ...]:
+    """For every entry of BET_GRID, the factor of a request without a gap over the limit, and what a share of 1 adds to it.
 
-    With the stake that is best for the alternative p, 1 + b (y - p0) = y p/p0 + (1 - y) (1 - p)/(1 - p0).
+    With the stake that is best for the alternative p, 1 + b (y - p0) = (1 - p)/(1 - p0) + y (p/p0 - (1 - p)/(1 - p0)).
     """
-    bound = health_bound(p0)
-    sums = []
-    for null, grid in ((p0, BREACH_ODDS), (bound, HEALTH_ODDS)):
-        for times in grid:
-            p = _at_odds(null, times)
-            sums.append(log(y * p / null + (1 - y) * (1 - p) / (1 - null)))
-    return tuple(sums)
+    nulls = ((p0, BREACH_ODDS), (health_bound(p0), HEALTH_ODDS))
+    pairs = [(null, _at_odds(null, times)) for null, grid in nulls for times in grid]
+    return tuple(((1 - p) / (1 - null), p / null - (1 - p) / (1 - null)) for null, p in pairs)
+
+
+def bet_sums(y: float, p0: float) -> tuple[float, ...]:
+    """Logarithms of what one request with share `y` multiplies each stake's wealth by, for every entry of BET_GRID."""
+    return tuple([log(miss + y * gain) for miss, gain in _stakes(p0)])
 
 
 def parse_alarm(name: str, limit: str) -> AlarmSpec | str:

@@ -48,12 +48,14 @@ def alarm_look(
 
 def _states_lock(rollout: str, alarms: Sequence[AlarmSpec], since: datetime, now: datetime) -> dict[str, AlarmState]:
     """The rows of these alarms, made where missing. Locked before the figures are read: later looks see no fewer."""
-    AlarmState.objects.bulk_create(
-        [AlarmState(rollout=rollout, alarm=spec.name, since=since, looked_at=now) for spec in alarms], ignore_conflicts=True
-    )
     names = [spec.name for spec in alarms]
-    rows = AlarmState.objects.select_for_update().filter(rollout=rollout, alarm__in=names).order_by("alarm")
-    return {row.alarm: row for row in rows}
+    locked = AlarmState.objects.select_for_update().filter(rollout=rollout, alarm__in=names).order_by("alarm")
+    rows = {row.alarm: row for row in locked}
+    if missing := [name for name in names if name not in rows]:
+        made = [AlarmState(rollout=rollout, alarm=name, since=since, looked_at=now) for name in missing]
+        AlarmState.objects.bulk_create(made, ignore_conflicts=True)  # another worker may have been first
+        rows = {row.alarm: row for row in locked.all()}
+    return rows
 
 
 def _look(spec: AlarmSpec, row: AlarmState, arms: Arms, *, since: datetime, now: datetime, alpha: float, fresh: bool) -> AlarmVerdict:
