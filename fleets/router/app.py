@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import orjson
 
@@ -50,7 +50,7 @@ class App:
         self.failures: dict[str, int] = {}  # of loops and requests that ended in a way nobody foresaw
         self._started_at = int(time.time())
         self._clients: set[ClientConnection] = set()
-        self._requests: set[asyncio.Task[Job | None]] = set()
+        self._requests: dict[asyncio.Task[Job | None], ClientConnection] = {}
         self._loops: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | None = None
         self.pool = Pool(connect_deadline_s=config.connect_deadline_s)
@@ -87,15 +87,15 @@ class App:
         path = request.path
         if path in GENERATE_PATHS and request.method == b"POST":
             task = asyncio.get_running_loop().create_task(self.pipeline.serve(request, client))
-            self._requests.add(task)
-            task.add_done_callback(functools.partial(self._ended, client))
+            self._requests[task] = client
+            task.add_done_callback(self._ended)
             return task
         status, body, headers = self._page(path, request.method)
         client.respond(status, body, headers)
         return None
 
-    def _ended(self, client: ClientConnection, task: asyncio.Task[Job | None]) -> None:
-        self._requests.discard(task)
+    def _ended(self, task: asyncio.Task[Job | None]) -> None:
+        client = self._requests.pop(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.failures["request"] = self.failures.get("request", 0) + 1
             log.error("a request failed in the router itself", exc_info=error)
@@ -195,9 +195,10 @@ class App:
         if self._requests:
             log.info("draining %d requests", len(self._requests))
             await asyncio.wait(self._requests, timeout=self.config.drain_deadline_s)
-        for task in [*self._loops, *self._requests]:
+        tasks: list[asyncio.Task[Any]] = [*self._loops, *self._requests]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._loops, *self._requests, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.prober.close()
         await self.gauges.close()
         self.reporter.cut(last=True)

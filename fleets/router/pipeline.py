@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -97,11 +95,13 @@ class Pipeline:
         self._ratio = TokenRatio()
         self._session_header = config.session_header.lower().encode()
         self._leaving: set[asyncio.Task[None]] = set()
+        self._boot = os.urandom(8).hex().encode()
+        self._serial = 0
 
     async def serve(self, request: Request, client: Client, *, pin: Pin | None = None) -> Job | None:
         """Answer one generation request; None when it was no valid one."""
         trace = Trace(now())
-        request_id = request.header(b"x-request-id") or b"req-" + os.urandom(12).hex().encode()
+        request_id = request.header(b"x-request-id") or self._next_id()
         try:
             ask = self._ask(request)
         except InvalidError as error:
@@ -120,6 +120,11 @@ class Pipeline:
         finally:
             trace.finish(now())
         return job
+
+    def _next_id(self) -> bytes:
+        """Unique to this process and its like: random once, then counted."""
+        self._serial += 1
+        return b"req-%b%08x" % (self._boot, self._serial)
 
     def _ask(self, request: Request) -> Ask:
         ask = openai.parse(request.path, request.body)
@@ -142,8 +147,7 @@ class Pipeline:
                 self._count_nowhere(job)
                 raise RefusalError(503, "no-unit", "no serving unit can take this request now", retry_after_s=2)
             try:
-                with _counted(self._stage, choice):
-                    await self._attempt(job, choice)
+                await self._counted_attempt(job, choice)
             except LegError as error:
                 if last or job.want.pin is not None or error.started or error.kind is LegFailure.TIMEOUT:
                     raise _refusal_of(error) from error
@@ -153,6 +157,19 @@ class Pipeline:
                 job.trace.restart()
             else:
                 return
+
+    async def _counted_attempt(self, job: Job, choice: Choice) -> None:
+        """The request counts as in flight on its unit and release."""
+        unit, release, inflight = choice.unit, choice.unit.spec.release, self._stage.inflight
+        unit.inflight += 1
+        inflight[release] = inflight.get(release, 0) + 1
+        try:
+            await self._attempt(job, choice)
+        finally:
+            unit.inflight -= 1
+            inflight[release] -= 1
+            if not inflight[release]:
+                del inflight[release]
 
     async def _attempt(self, job: Job, choice: Choice) -> None:
         trace = job.trace
@@ -403,21 +420,6 @@ class Pipeline:
         job.trace.series = self._telemetry.series(
             unit="", prefill_release=release, decode_release=release, route=Route.LOCAL, probe=job.want.pin is not None
         )
-
-
-@contextmanager
-def _counted(stage: Stage, choice: Choice) -> Iterator[None]:
-    """The request counts as in flight on its unit and release."""
-    unit, release, inflight = choice.unit, choice.unit.spec.release, stage.inflight
-    unit.inflight += 1
-    inflight[release] = inflight.get(release, 0) + 1
-    try:
-        yield
-    finally:
-        unit.inflight -= 1
-        inflight[release] -= 1
-        if not inflight[release]:
-            del inflight[release]
 
 
 def _pass_on(job: Job, status: int, body: bytes, headers: Headers) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from fleets.domain import routing
 from fleets.domain.protocol import ConditionalPolicy, ReplicaReadiness, RouteReplica, RouterTable, RouteUnit, UnitGauge
@@ -15,6 +15,7 @@ from fleets.router.upstream import LegFailure
 
 EJECT_FIRST_S = 1.0
 EJECT_CAP_S = 30.0
+_AGGREGATED = Decision(False, Reason.AGGREGATED)
 
 
 class ReplicaState:
@@ -130,9 +131,12 @@ class Choice:
     pin: Pin | None = None
 
 
-@dataclass(frozen=True, slots=True)
+_NONE: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
 class Want:
-    """What the choice depends on."""
+    """What the choice depends on. Made for each request, and so not frozen, which would triple its cost."""
 
     blocks: Blocks
     prompt_tokens: int
@@ -140,7 +144,7 @@ class Want:
     samples: int = 1
     session_point: float | None = None  # the session's hash in [0, 1)
     pin: Pin | None = None
-    avoid: frozenset[str] = field(default_factory=frozenset)  # replicas that failed this request already
+    avoid: frozenset[str] = _NONE  # replicas that failed this request already
     release: str | None = None  # picked for it already: a second try is not a second request
 
     def tokens(self, held_bytes: int) -> int:
@@ -245,8 +249,8 @@ class Stage:
         if unit is None:
             return None
         decodes = self._usable(unit.decodes, want.avoid)
-        held = [want.tokens(size) for size in self.index.held_bytes(want.blocks, [replica.name for replica in decodes])]
-        decode = routing.pick_decode(decodes, held)
+        held = self._held(decodes, want)
+        decode = decodes[0] if len(decodes) == 1 else routing.pick_decode(decodes, held)
         if decode is None:
             return None
         return self._choice(unit, decode, held[decodes.index(decode)], want, release=release, fallback=fallback)
@@ -260,19 +264,23 @@ class Stage:
         usable = [unit for unit in self._by_release.get(release, ()) if self._usable(unit.decodes, want.avoid)]
         if len(usable) < 2:
             return usable[0] if usable else None
-        held = [max(self._held(unit, want), default=0) for unit in usable]
+        held = [max(self._held((*unit.decodes, *unit.prefills), want)) for unit in usable]
         return routing.pick_unit(usable, held)
 
-    def _held(self, unit: UnitState, want: Want) -> list[int]:
-        return self.index.held_bytes(want.blocks, [replica.name for replica in (*unit.decodes, *unit.prefills)])
+    def _held(self, replicas: Sequence[ReplicaState], want: Want) -> list[int]:
+        """Tokens of the prompt that each of `replicas` holds."""
+        if not want.blocks.hashes:
+            return [0] * len(replicas)
+        return [want.tokens(size) for size in self.index.held_bytes(want.blocks, [replica.name for replica in replicas])]
 
     def _usable(self, replicas: Iterable[ReplicaState], avoid: frozenset[str]) -> list[ReplicaState]:
         now_s = self._clock_s()
-        return [replica for replica in replicas if replica.usable(now_s) and replica.name not in avoid]
+        usable = [replica for replica in replicas if replica.usable(now_s)]
+        return [replica for replica in usable if replica.name not in avoid] if avoid else usable
 
     def _choice(self, unit: UnitState, decode: ReplicaState, held_tokens: int, want: Want, *, release: str, fallback: bool) -> Choice:
         if unit.aggregated:
-            decision = Decision(False, Reason.AGGREGATED)
+            decision = _AGGREGATED
         else:
             decision = routing.decide(
                 self.conditional,
@@ -303,8 +311,7 @@ class Stage:
         if choice.pin is not None:
             return next((replica for replica in choice.unit.prefills if replica.name == choice.pin.prefill), None)
         replicas = self._usable(choice.unit.prefills, want.avoid)
-        held = [want.tokens(size) for size in self.index.held_bytes(want.blocks, [replica.name for replica in replicas])]
-        picked = routing.pick_prefill(replicas, held, want.prompt_tokens)
+        picked = routing.pick_prefill(replicas, self._held(replicas, want), want.prompt_tokens)
         if picked is not None:
             self._seq += 1
             picked.used_seq = self._seq

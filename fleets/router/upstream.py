@@ -76,7 +76,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_complete", "_headers",
-        "_keep", "_loop", "_parser", "_parts", "_pool", "_sink", "_timer", "_total_at", "_transport",
+        "_keep", "_loop", "_parser", "_parts", "_pool", "_seen", "_sink", "_timer", "_total_at", "_transport",
         "_until_close", "_waiter", "address", "started",
     )  # fmt: skip
 
@@ -94,6 +94,7 @@ class Connection(asyncio.Protocol):
         self._complete = False
         self._until_close = False
         self._keep = False
+        self._seen = False  # a byte of the body came
         self.started = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -102,7 +103,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, data: bytes, sink: Sink, waiter: asyncio.Future[None], *, first_byte_s: float, total_s: float) -> None:
         """Send a request; `waiter` ends when the answer is whole, or with LegError."""
-        self._sink, self._waiter, self.started, self._complete = sink, waiter, False, False
+        self._sink, self._waiter, self.started, self._complete, self._seen = sink, waiter, False, False, False
         self._total_at = self._loop.time() + total_s
         self._timer = self._loop.call_later(min(first_byte_s, total_s), self._expire)
         sink.attach(self)
@@ -176,8 +177,7 @@ class Connection(asyncio.Protocol):
             return
         if self._parts:
             parts, self._parts = self._parts, []
-            if self._timer is not None and self._total_at:
-                self._watch_total()
+            self._seen = True
             sink.body(parts[0] if len(parts) == 1 else b"".join(parts))
         if self._complete:
             self._finish()
@@ -192,14 +192,12 @@ class Connection(asyncio.Protocol):
         self._pool.drop(self)
         self._fail(LegFailure.CUT, "the engine closed the connection")
 
-    def _watch_total(self) -> None:
-        """The first body byte is there: from now on only the total deadline counts."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(self._total_at, self._expire)
-        self._total_at = 0.0
-
     def _expire(self) -> None:
+        if self._seen and self._loop.time() < self._total_at - 0.001:
+            # The first byte came in time, and from there on only the total counts. Looked at here, and not when it came,
+            # because most answers end before any deadline: one timer each is enough.
+            self._timer = self._loop.call_at(self._total_at, self._expire)
+            return
         self._fail(LegFailure.TIMEOUT, "the engine did not answer in time")
 
     def _finish(self) -> None:

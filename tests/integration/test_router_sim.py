@@ -1,0 +1,144 @@
+"""The router in front of real simulated engines: their text depends on the KV that really moved."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fleets.domain.protocol import RouteReplica, RouterTable, RouteUnit
+from fleets.domain.types import Role
+from metrics.domain.types import Metric
+from tests.integration.router_bench import MODEL, chat, message, router, table
+
+
+@dataclass(frozen=True)
+class Sim:
+    """A simulated engine's process."""
+
+    role: Role
+    port: int
+    process: asyncio.subprocess.Process
+
+
+def _free_ports(count: int) -> list[int]:
+    """First ports of runs of three that nobody has."""
+    found: list[int] = []
+    for first in range(21_000, 29_000, 7):
+        try:
+            for port in (first, first + 1, first + 2):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        found.append(first)
+        if len(found) == count:
+            break
+    return found
+
+
+async def _healthy(port: int) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                await asyncio.sleep(0.05)
+                continue
+            writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            head = await reader.read(12)
+            writer.close()
+            if head.endswith(b"200"):
+                return
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def _sims(*roles: Role) -> AsyncIterator[list[Sim]]:
+    made: list[Sim] = []
+    try:
+        for role, port in zip(roles, _free_ports(len(roles)), strict=True):
+            flags = [
+                "--port",
+                str(port),
+                "--role",
+                role.value,
+                "--model",
+                MODEL,
+                "--speed",
+                "4",
+                "--replica",
+                f"r-{port}",
+                "--engine-id",
+                f"e-{port}",
+            ]
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "fleets.engines.sim", *flags, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+            )
+            made.append(Sim(role, port, process))
+        for sim in made:
+            await _healthy(sim.port)
+        yield made
+    finally:
+        for sim in made:
+            if sim.process.returncode is None:
+                sim.process.kill()
+            await sim.process.wait()
+
+
+def _table(sims: Sequence[Sim], generation: int = 1) -> RouterTable:
+    replicas = tuple(
+        RouteReplica(f"r-{sim.port}", sim.role, "ds-flash@1", "127.0.0.1", sim.port, engine_id=f"e-{sim.port}") for sim in sims
+    )
+    protocol = "none" if sims[0].role is Role.AGGREGATED else "vllm-nixl"
+    unit = RouteUnit(f"u-{sims[0].port}", "ds-flash@1", "ds-flash@1", "ds-flash@1", "c", True, True, protocol, replicas)
+    return table(unit, generation=generation)
+
+
+async def test_remote_local_and_aggregated_give_the_same_text_and_gaps_agree_with_the_client(tmp_path: Path) -> None:
+    async with _sims(Role.PREFILL, Role.DECODE, Role.AGGREGATED) as (prefill, decode, whole), router(tmp_path, _table([whole])) as bench:
+        text = "the quick brown fox jumps over the lazy dog " * 200
+        body = chat(text, stream=False, max_tokens=24, temperature=0)
+        aggregated = (await bench.ask(body)).json
+        bench.app.table.take(_table([prefill, decode], generation=2))
+        remote = (await bench.ask(body)).json
+        cached = (await bench.ask(body)).json
+        texts = {answer["choices"][0]["message"]["content"] for answer in (aggregated, remote, cached)}
+        assert len(texts) == 1 and aggregated["usage"]["completion_tokens"] == 24
+        counters = bench.counters()
+        assert counters["reason.aggregated"] >= 1 and counters["reason.remote"] >= 1 and counters["reason.cached"] == 1
+        assert "kv.failed" not in counters and "kv.recomputed" not in counters and "errors" not in counters
+
+        raw = await bench.connect()
+        raw.writer.write(message(chat("fresh " + text, max_tokens=200)))
+        gaps: list[float] = []
+        last_s = 0.0
+        while b"[DONE]" not in (data := await raw.reader.read(65536)):
+            if b'"content":"' in data and b'"content":""' not in data:
+                now_s = time.perf_counter()
+                if last_s:
+                    gaps.append(now_s - last_s)
+                last_s = now_s
+        users = [delta for delta in bench.deltas() if not delta.key.probe]
+        histogram = users[0].histograms[Metric.ITL]
+        assert histogram.count > 100
+        assert abs(histogram.sum / histogram.count - sum(gaps) / len(gaps)) < 0.03 * sum(gaps) / len(gaps)
+
+
+async def test_probe_through_simulated_engines(tmp_path: Path) -> None:
+    async with _sims(Role.PREFILL, Role.DECODE) as sims, router(tmp_path, _table(sims)) as bench:
+        result = await bench.app.prober.probe(bench.app.stage.units[f"u-{sims[0].port}"])
+        assert result.ok, result.detail
+        assert set(result.engines) == {f"e-{sim.port}" for sim in sims}
+        sims[0].process.kill()
+        await sims[0].process.wait()
+        result = await bench.app.prober.probe(bench.app.stage.units[f"u-{sims[0].port}"])
+        assert not result.ok and f"r-{sims[0].port}" in result.detail
+        assert json.loads((await bench.ask(chat("x " * 3000, stream=False))).body)["choices"]  # decode does it alone
+        assert bench.counters()["reason.no-prefill"] == 1
