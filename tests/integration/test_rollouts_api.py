@@ -1,0 +1,101 @@
+"""Rollouts over REST: what a person may tell them, how they refuse, and the one click back without any worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from releases.models import RollbackRequest, Rollout
+from tests.integration.rollouts_world import Demo, make_api
+
+BASE = "/api/v1/stages/ds-flash/prod-us"
+
+pytestmark = pytest.mark.django_db
+
+
+def post(api: Client, path: str, body: dict[str, Any] | None = None, **headers: str) -> tuple[int, dict[str, Any]]:
+    response = api.post(f"{BASE}/{path}", body or {}, content_type="application/json", headers=headers)
+    return response.status_code, response.json()
+
+
+def get(api: Client, path: str) -> tuple[int, dict[str, Any]]:
+    response = api.get(f"{BASE}{path}")
+    return response.status_code, response.json()
+
+
+def test_an_approval_names_the_generation_that_was_seen() -> None:
+    demo, api = Demo(), make_api()
+    demo.first()
+    demo.release(block=32, approve="manual")
+    demo.settle()
+    status, body = post(api, "rollout/promote", {"generation": 1})
+    assert (status, body["code"]) == (409, "stale-generation")
+    demo.through(until={Rollout.State.HELD})
+    status, view = get(api, "/rollout")
+    assert status == 200 and (view["state"], view["reason"]) == ("held", "approval") and "approve" in view["why"]
+    assert view["verdicts"] and [step["state"] for step in view["plan"]["steps"]][:2] == ["done", "now"]
+    status, body = post(api, "rollout/promote", {"full": True})
+    assert (status, body["code"]) == (400, "reason-needed")
+    status, body = post(api, "rollout/promote", {"generation": view["generation"]})
+    assert status == 200
+    demo.settle()
+    assert demo.weights()["ds-flash@2"] == 5000
+
+
+def test_pause_resume_and_abort() -> None:
+    demo, api = Demo(), make_api()
+    demo.first()
+    assert post(api, "rollout/pause")[1]["code"] == "not-under-way"
+    demo.release(block=32)
+    demo.settle()
+    assert post(api, "rollout/resume")[1]["code"] == "not-paused"
+    status, body = post(api, "rollout/pause", {"reason": "lunch"})
+    assert status == 200 and (body["state"], body["reason"]) == ("held", "manual") and "lunch" in body["why"]
+    status, body = post(api, "rollout/resume")
+    assert status == 200
+    status, body = post(api, "rollout/abort", {"reason": "no"})
+    assert status == 200 and RollbackRequest.objects.get().requested_by == "ada"
+    demo.settle()
+    assert get(api, "/rollout")[1]["state"] == "rolled-back"
+    assert post(api, "rollout/abort")[1]["code"] == "not-under-way"
+
+
+def test_what_cannot_be_rolled_back_is_refused_with_a_reason() -> None:
+    demo, api = Demo(), make_api()
+    demo.first()
+    status, body = post(api, "rollback")
+    assert (status, body["code"]) == (409, "nothing-to-roll-back")
+    assert post(api, "rollback", {"to": 1})[1]["code"] == "nothing-to-roll-back"
+    assert post(api, "rollback", {"to": 99})[0] == 404
+    assert post(api, "rollback", {"to": "x"})[0] == 400
+    demo.release(block=32)
+    demo.settle()
+    assert post(api, "rollback", {"to": 99})[1]["code"] == "rollout-in-flight"
+    status, view = get(api, "/preflight")
+    assert status == 200 and view["possible"] and view["to_release"] == 1 and view["warm_units"] == 2
+    assert view["sentence"].startswith("Release 1 is warm on units 1 and 2: all traffic in about 2 s, at full capacity.")
+
+
+def test_nobody_acts_without_logging_in(client: Client) -> None:
+    assert client.post(f"{BASE}/rollback", {}, content_type="application/json").status_code == 401
+    assert client.get("/api/v1/stages").status_code == 401
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_click_reaches_the_routers_without_any_worker() -> None:
+    demo, api = Demo(), make_api()
+    demo.first()
+    demo.release(block=32)
+    demo.through(until={Rollout.State.SUCCEEDED})
+    status, view = get(api, "/preflight")
+    assert view["warm_units"] == 1 and view["capacity_ratio"] == 0.5
+    assert "at 50% of capacity until 1 more unit is back" in view["sentence"]
+    status, body = post(api, "rollback", {"reason": "slow"}, **{"idempotency-key": "k1"})
+    assert status == 200 and body["kind"] == "rollback"
+    assert demo.weights() == {"ds-flash@1": 10_000}, "before any reconciler looked"
+    status, again = post(api, "rollback", {"reason": "slow"}, **{"idempotency-key": "k1"})
+    assert again["id"] == body["id"]
+    assert get(api, "/preflight")[1]["blocked_by"] == "rolling-back"
+    assert get(api, "")[1]["state"] == "rolling-back"

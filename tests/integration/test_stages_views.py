@@ -1,0 +1,78 @@
+"""Stages as pages and commands read them."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from denvweb.core.errors import NotFoundError
+from fleets.services import unit_set_routable
+from releases.selectors.stages import preflight_view, stage_view, stages_view
+from tests.integration.rollouts_world import STAGE, Demo, make_api
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_steady_stage_says_what_serves() -> None:
+    demo = Demo()
+    demo.first()
+    demo.tick(requests=50)
+    view = stage_view(stage=STAGE)
+    assert (view.state, view.release, view.units_ready, view.replicas) == ("steady", 1, 2, 2)
+    assert view.releases == {"ds-flash@1": 1.0} and view.simulated and view.endpoint == "http://127.0.0.1:9000"
+    assert view.sentence == "release 1 serves on 2 units"
+    assert [(alarm.name, alarm.limit_text) for alarm in view.alarms] == [("ttft-p99", "1500ms"), ("error-rate", "1%")]
+    assert view.preflight.blocked_by == "nothing-to-roll-back" and not view.preflight.possible
+    assert view.rollout is not None and all(step.state == "done" for step in view.rollout.plan.steps)
+
+
+def test_a_stage_with_a_unit_out_of_service_is_degraded() -> None:
+    demo = Demo()
+    demo.first()
+    unit_set_routable(unit=demo.units()[0].unit, routable=False)
+    assert stage_view(stage=STAGE).state == "degraded"
+
+
+def test_a_stage_under_a_rollout_says_what_it_waits_for() -> None:
+    demo = Demo()
+    demo.first()
+    demo.release(block=32)
+    demo.settle()
+    view = stage_view(stage=STAGE)
+    assert view.state == "rolling" and view.rollout is not None and view.rollout.active
+    assert view.sentence == view.rollout.why and "hold ends at" in view.sentence
+    assert view.releases == {"ds-flash@1": 0.9, "ds-flash@2": 0.1}
+    assert [step.state for step in view.rollout.plan.steps][:3] == ["done", "now", "planned"]
+    assert view.rollout.plan.changed and view.rollout.weight_bp == 1000
+
+
+def test_before_the_first_release_a_stage_is_on_its_way() -> None:
+    demo = Demo()
+    demo.release()
+    view = stage_view(stage=STAGE)
+    assert view.state == "rolling" and view.units_ready == 0 and view.rollout is not None
+    with pytest.raises(NotFoundError):
+        stage_view(stage="ds-flash/nowhere")
+    with pytest.raises(NotFoundError):
+        preflight_view(stage="nothing")
+
+
+def test_the_list_costs_few_queries_a_stage() -> None:
+    demo = Demo()
+    demo.first()
+    with CaptureQueriesContext(connection, ) as seen:
+        assert len(stages_view()) == 1
+    assert len(seen) <= 22, [query["sql"][:90] for query in seen.captured_queries]
+
+
+def test_rest_answers_with_the_views() -> None:
+    demo, api = Demo(), make_api()
+    demo.first()
+    found = api.get("/api/v1/stages").json()
+    assert [stage["stage"] for stage in found["results"]] == [STAGE] and found["next"] is None
+    one = api.get("/api/v1/stages/ds-flash/prod-us").json()
+    assert one["units"][0]["pools"][0]["role"] == "prefill"
+    assert api.get(f"/api/v1/rollouts/{one['rollout']['id']}").json()["state"] == "succeeded"
+    assert api.get("/api/v1/stages/ds-flash/other").json()["code"] == "not-found"
+    assert api.get("/api/v1/stages/ds-flash/prod-us/preflight?to=x").json()["code"] == "invalid"
