@@ -42,13 +42,18 @@ def unit_create(*, spec: UnitSpec, placement: UnitPlacement, slot: int) -> str:
     return unit.id
 
 
-def _lock(unit_id: str) -> Unit:
-    """Lock the unit's stage, then the unit."""
+def _lock_if_there(unit_id: str) -> Unit | None:
+    """Lock the unit's stage, then the unit; None when it is gone."""
     stage = Unit.objects.filter(id=unit_id).values_list("stage", flat=True).first()
     if stage is None:
-        raise NotFoundError(f"There is no unit {unit_id}.", code="unit-gone")
+        return None
     stage_lock(stage=stage)
-    unit = Unit.objects.select_for_update().filter(id=unit_id).first()
+    return Unit.objects.select_for_update().filter(id=unit_id).first()
+
+
+def _lock(unit_id: str) -> Unit:
+    """As above; NotFoundError `unit-gone` when it is gone."""
+    unit = _lock_if_there(unit_id)
     if unit is None:
         raise NotFoundError(f"There is no unit {unit_id}.", code="unit-gone")
     return unit
@@ -88,9 +93,9 @@ def unit_retarget(*, unit: str, spec: UnitSpec) -> None:
 
 @transaction.atomic
 def unit_drain(*, unit: str) -> None:
-    """Have a unit take nothing new and finish what it has; at the drain's deadline it is stopped."""
-    row = _lock(unit)
-    if row.desired != Unit.Desired.RUN:
+    """Have a unit take nothing new and finish what it has; at the drain's deadline it is stopped. One that ends is left alone."""
+    row = _lock_if_there(unit)
+    if row is None or row.desired != Unit.Desired.RUN:
         return
     now = timezone.now()
     row.desired, row.desired_at, row.routable, row.probe_wanted = Unit.Desired.DRAIN, now, False, False
@@ -104,9 +109,9 @@ def unit_drain(*, unit: str) -> None:
 
 @transaction.atomic
 def unit_stop(*, unit: str) -> None:
-    """End a unit. Its claims go as its agents report its ranks stopped, its row goes with the last of them."""
-    row = _lock(unit)
-    if row.desired in (Unit.Desired.STOP, Unit.Desired.GONE):
+    """End a unit. Its claims go as its agents report its ranks stopped, its row goes with the last of them; once gone it stays so."""
+    row = _lock_if_there(unit)
+    if row is None or row.desired in (Unit.Desired.STOP, Unit.Desired.GONE):
         return
     now = timezone.now()
     row.desired, row.desired_at, row.routable, row.probe_wanted = Unit.Desired.STOP, now, False, False

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from denvweb.core.errors import ConflictError
+from denvweb.core.errors import ConflictError, NotFoundError
 from fleets.domain.types import RankDesired, RankState, Role
 from fleets.domain.views import ReplicaState
 from fleets.models import GpuClaim, Rank, Replica, Unit
@@ -112,6 +112,10 @@ def test_a_stopped_unit_keeps_its_gpus_until_its_agents_say_that_it_ended() -> N
     world.settle()
     assert fleet_views()[0].domains[0].free == 16
     assert world.units() == [] and not Unit.objects.exists() and not Rank.objects.exists()
+    unit_drain(unit=unit)
+    unit_stop(unit=unit)  # of one that is gone already: nothing happens
+    with pytest.raises(NotFoundError):
+        unit_retarget(unit=unit, spec=unit_spec())
     assert all(not agent.snapshot.ranks for agent in world.agents.values())
 
 
