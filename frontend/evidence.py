@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from denvweb.core import units
 from frontend import words
 from metrics.domain.views import AlarmVerdict
 
@@ -50,7 +49,7 @@ def _limit_text(verdict: AlarmVerdict) -> str:
 def _baseline(verdict: AlarmVerdict) -> str:
     if not verdict.baseline_n:
         return ""
-    return f"{units.format_ratio(verdict.baseline_k / verdict.baseline_n)}"
+    return f"{verdict.baseline_k / verdict.baseline_n * 100:.2f}%"
 
 
 def weigh(verdict: AlarmVerdict) -> Evidence:

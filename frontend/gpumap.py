@@ -29,6 +29,7 @@ class Picture:
     label: str
     tone: str
     headline: str  # `36 used, 32 free`
+    few: bool  # so few columns that the map must not fill the page
     residents: tuple[Resident, ...]
     troubles: str  # `n07 lost`
     tile: str  # kind of its tile in the dense view
@@ -138,6 +139,7 @@ def draw(domain: DomainMap, stable: dict[str, str]) -> Picture:
         label=f"{name}: {who or 'free'}{'; ' + troubles if troubles else ''}",
         tone=tone,
         headline=headline or "0 free",
+        few=columns <= 6,
         residents=residents,
         troubles=troubles,
         tile=_tile(tone, residents),

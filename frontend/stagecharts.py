@@ -55,6 +55,7 @@ TITLES = {
     "queue": "Prefill queue, depth",
     "kv": "Decode KV in use",
     "share": "Prefilled remotely",
+    "requests": "Requests a second",
 }
 _BIG = ("ttft", "itl")
 
@@ -79,7 +80,7 @@ def marks(stage: str, span: Span, now: datetime) -> tuple[Mark, ...]:
 
 def build(stage: StageView, span: Span, now: datetime) -> list[Chart]:
     """All charts of the page, from three reads of the figures."""
-    frame = _frame(stage, span, now, LATENCIES)
+    frame = _frame(stage, span, now, (*LATENCIES, "requests"))
     names = (*(name for name, _, _ in PHASES), "requests", "errors", *(name for _, classes in ERRORS for name in classes), "local_ratio")
     total = _frame(stage, span, now, names, by="total")
     by_unit = _frame(stage, span, now, ("gauge.prefill_queue", "gauge.kv_use"), by="unit")
@@ -92,6 +93,7 @@ def build(stage: StageView, span: Span, now: datetime) -> list[Chart]:
         _queue(stage, by_unit, drawn),
         _kv(stage, by_unit, drawn),
         _share(total, drawn),
+        _requests(stage, frame, drawn),
     ]
 
 
@@ -159,7 +161,7 @@ def _latency_say(said: Sequence[tuple[str, bool, float]], limit_ms: float | None
 
 
 def _verdict(value: float, limit: float) -> str:
-    return "fine" if value <= limit else f"over by {value - limit:,.0f}"
+    return "fine" if value <= limit else f"over by {value - limit:,.3g} ms"
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -262,3 +264,17 @@ def _share(frame: FrameView, drawn: Sequence[Mark]) -> Chart:
     return _chart(
         "share", say, (), frame, [Line("prefilled remotely", "ink-2", rounded(values))], unit="%", kind="area", marks=drawn, top=100.0
     )
+
+
+def _requests(stage: StageView, frame: FrameView, drawn: Sequence[Mark]) -> Chart:
+    lines, keys, now = [], [], {}
+    for release, canary in _release_order(stage, frame):
+        number, colour = words.number_of(release), "canary" if canary else "base"
+        values = rounded(_values(frame, "requests", release))
+        lines.append(Line(f"release {number}", colour, values, canary))
+        keys.append(Key(number, colour))
+        now[number] = newest(values) or 0.0
+    total = sum(now.values())
+    parts = ", ".join(f"release {number} {value:,.1f} ({words.share(value / total)})" for number, value in now.items()) if total else ""
+    say = Say(f"{total:,.1f} a second:", f"{parts}.") if total else Say("No requests now.")
+    return _chart("requests", say, tuple(keys), frame, lines, marks=drawn)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from django.contrib import messages
 from django.http import HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
 from denvweb.core.errors import DenvError, NotFoundError
-from frontend.pages.base import PageRequest, actor, page
+from frontend.pages.base import PageRequest, actor, page, whole
 from frontend.pages.stage import will
 from releases.selectors.stages import stage_view
 from releases.services import rollouts
@@ -28,9 +28,7 @@ def rollback(request: PageRequest, model: str, name: str) -> HttpResponse:
     stage = f"{model}/{name}"
     if request.method != "POST":
         view = stage_view(stage=stage)
-        return render(
-            request, "frontend/rollback.html", {"title": f"Roll back {stage}", "section": "overview", "stage": view, "will": will(view)}
-        )
+        return whole(request, "rollback", {"title": f"Roll back {stage}", "section": "overview", "stage": view, "will": will(view)})
     to = request.POST.get("to", "")
     try:
         rollouts.rollback(

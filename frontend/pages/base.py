@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, cast
@@ -53,11 +53,14 @@ def page(view: Callable[Concatenate[PageRequest, P], HttpResponseBase]) -> Calla
     return inner
 
 
-def show(request: PageRequest, name: str, context: dict[str, Any], *, status: int = 200) -> HttpResponse:
+def whole(request: PageRequest, template: str, context: Mapping[str, Any], *, status: int = 200) -> HttpResponse:
+    """A template with what every page has."""
+    return render(request, f"frontend/{template}.html", {"now": datetime.now(UTC), **context}, status=status)
+
+
+def show(request: PageRequest, name: str, context: Mapping[str, Any]) -> HttpResponse:
     """The page `name`, or only what lives in it (`_name.html`) when the page itself asks again."""
-    template = f"frontend/_{name}.html" if request.htmx else f"frontend/{name}.html"
-    now = datetime.now(UTC)
-    response = render(request, template, {"now": now, "living": f"frontend/_{name}.html", **context}, status=status)
+    response = whole(request, f"_{name}" if request.htmx else name, {"living": f"frontend/_{name}.html", **context})
     patch_vary_headers(response, ["HX-Request"])
     return response
 

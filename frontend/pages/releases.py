@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from django.contrib import messages
 from django.http import HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from denvweb.core.errors import DenvError, NotFoundError
 from frontend import diffs, words
-from frontend.pages.base import PageRequest, actor, page, show
+from frontend.pages.base import PageRequest, actor, page, show, whole
 from frontend.pages.overview import two_releases
 from frontend.words import Badge
 from releases.domain.views import DryRunView, ReleaseView, StageView
@@ -154,40 +154,33 @@ def _run_context(run: DryRunView) -> dict[str, object]:
 def release_new(request: PageRequest) -> HttpResponse:
     """The editor. A POST runs the text dry, or with `action=release` makes it a release."""
     if request.method != "POST":
-        yaml, start = _starting_text(request)
-        return render(request, "frontend/release_new.html", _editor(yaml, start))
+        return _editor(request, *_starting_text(request))
     yaml = request.POST.get("yaml", "").replace("\r\n", "\n")
     if request.POST.get("action") == "release":
         return _create(request, yaml)
     try:
-        run = dry_run_view(id=dry_run_create(yaml=yaml, actor=actor(request)).pk)
+        context = _run_context(dry_run_view(id=dry_run_create(yaml=yaml, actor=actor(request)).pk))
     except DenvError as error:
         context = {"failed": error}
-        return (
-            render(request, "frontend/_dry_run.html", context)
-            if request.htmx
-            else render(request, "frontend/release_new.html", {**_editor(yaml, ""), **context})
-        )
-    context = _run_context(run)
-    return (
-        render(request, "frontend/_dry_run.html", context)
-        if request.htmx
-        else render(request, "frontend/release_new.html", {**_editor(yaml, ""), **context})
-    )
+    return whole(request, "_dry_run", context) if request.htmx else _editor(request, yaml, more=context)
 
 
-def _editor(yaml: str, start: str) -> dict[str, object]:
-    return {"title": "New release", "section": "releases", "now": datetime.now(UTC), "yaml": yaml, "start": start}
+def _editor(
+    request: PageRequest, yaml: str, start: str = "", *, status: int = 200, more: Mapping[str, object] | None = None
+) -> HttpResponse:
+    context = {"title": "New release", "section": "releases", "yaml": yaml, "start": start, **(more or {})}
+    return whole(request, "release_new", context, status=status)
 
 
 def _create(request: PageRequest, yaml: str) -> HttpResponse:
+    note = request.POST.get("note", "").strip()[:200]
     try:
-        made = release_create(yaml=yaml, actor=actor(request), via="ui", note=request.POST.get("note", "").strip()[:200])
+        made = release_create(yaml=yaml, actor=actor(request), via="ui", note=note)
     except NotFoundError:
         raise
     except DenvError as error:
         messages.error(request, f"Not released: {error.detail}", extra_tags="bad")
-        return render(request, "frontend/release_new.html", {**_editor(yaml, ""), "failed": error}, status=409)
+        return _editor(request, yaml, status=409, more={"failed": error})
     number, model = made.release.number, made.release.model.name
     messages.success(request, f"Release {number} of {model} is written down, and its rollout begins.", extra_tags="ok")
     return redirect(reverse("release", args=(model, number)))
@@ -197,4 +190,4 @@ def _create(request: PageRequest, yaml: str) -> HttpResponse:
 @page
 def dry_run(request: PageRequest, dry_run: str) -> HttpResponse:
     """How far a dry run is; the page asks until it is done, and then stops by itself."""
-    return render(request, "frontend/_dry_run.html", _run_context(dry_run_view(id=dry_run)))
+    return whole(request, "_dry_run", _run_context(dry_run_view(id=dry_run)))

@@ -146,10 +146,16 @@ def small_unit() -> UnitView:
 # ---- rollouts and stages ----
 
 
+TOLD = "n=1,204; highest evidence 2.1 : 1 (itl-p99), rolls back at 300 : 1."
+BREACH = "itl-p99 tripped at 1,667 : 1, 11 s after 22 took 25%. All traffic is on 21."
+DOMAIN = "fleet h200-use1 domain is 8 GPUs; serving unit needs 72 (same-domain)"
+SUM = "2 x 4 + 1 x 64 = 72, the domain has 8, short by 64"
+
+
 def plan(stage: str, old: int, new: int) -> StagePlanView:
     steps = (
         PlanStepView(0, "bring-up", "Bring up unit 2", "Beside the old one, in gb200-use1/d02.", "done", started_at=ago(minutes=14)),
-        PlanStepView(1, "hold", "Canary 10%", "n=1,204; highest evidence 2.1 : 1 (itl-p99), rolls back at 300 : 1.", "now", 1000, ago(minutes=6), NOW + timedelta(minutes=4)),
+        PlanStepView(1, "hold", "Canary 10%", TOLD, "now", 1000, ago(minutes=6), NOW + timedelta(minutes=4)),
         PlanStepView(2, "shift", "50%", "Hold 10 min.", weight_bp=5000),
         PlanStepView(3, "shift", "100%", "Hold 10 min. The old release stays warm.", weight_bp=10000),
         PlanStepView(4, "replace", "Replace unit 1", "About 11 min."),
@@ -258,7 +264,7 @@ def stages() -> tuple[StageView, ...]:
             "llama-70b/prod-us",
             "rolling-back",
             21,
-            ro=rollout("llama-70b/prod-us", "rolling-back", 21, 22, why="itl-p99 tripped at 1,667 : 1, 11 s after 22 took 25%. All traffic is on 21.", weight_bp=0),
+            ro=rollout("llama-70b/prod-us", "rolling-back", 21, 22, why=BREACH, weight_bp=0),
             shares={"llama-70b@21": 1.0, "llama-70b@22": 0.0},
             on=(small_unit(),),
             fleet="h200-use1",
@@ -315,7 +321,8 @@ def _values(name: str, index: int, points: int) -> list[tuple[float | None, ...]
     seconds = {
         "ttft.p50": 0.42, "ttft.p99": 1.1, "itl.p50": 0.018, "itl.p99": 0.055 + 0.008 * index,
         "phase.queue": 0.2, "phase.prefill": 0.18, "phase.transfer": 0.04, "phase.first-step": 0.026,
-        "gauge.kv_use": 0.7 / (1 + index), "requests": 32.4 / (1 + 8 * index), "errors": 0.06, "errors.timeout": 0.04, "errors.decode": 0.02, "local_ratio": 0.17,
+        "gauge.kv_use": 0.7 / (1 + index), "requests": 32.4 / (1 + 8 * index),
+        "errors": 0.06, "errors.timeout": 0.04, "errors.decode": 0.02, "local_ratio": 0.17,
         "gauge.prefill_queue": 11 / (1 + index),
     }  # fmt: skip
     return [_wave(seconds[name], seconds[name] * 0.06, points, start)] if name in seconds else []
@@ -340,7 +347,7 @@ def metrics(*, stage: str, span_s: float, by: str = "release", now: datetime = N
 def events() -> tuple[EventView, ...]:
     rows = [
         (9, 1, "rollout.shifted", "info", "Routers confirmed 10% on release 8", "system", "system", "ds-flash/prod-us"),
-        (8, 2, "alarm.tripped", "bad", "Rolled back: itl-p99 over 60 ms for 8 of 120 requests, evidence 1,667 : 1", "alarm", "alarm", "llama-70b/prod-us"),
+        (8, 2, "alarm.tripped", "bad", "Rolled back: itl-p99 over 60 ms, 1,667 : 1", "alarm", "alarm", "llama-70b/prod-us"),
         (7, 3, "rollout.refused", "info", "Promote refused: generation 4,117 had moved on", "deployer-b", "cli", "ds-flash/prod-us"),
         (6, 5, "fleet.frozen", "warn", "2 of 4 nodes silent: over a third, healing frozen", "system", "system", ""),
         (5, 6, "rollout.ready", "info", "Release 8: unit 2 ready and probed end to end", "system", "system", "ds-flash/prod-us"),
@@ -349,7 +356,7 @@ def events() -> tuple[EventView, ...]:
     return tuple(
         EventView(
             seq, ago(minutes=minutes), kind, level, sentence, actor, via,
-            stage=where, fleet="" if where else "h200-use1", rollout="ro-1" if where else "", evidence={"n": 120, "k": 8} if level == "bad" else {},
+            stage=where, fleet="" if where else "h200-use1", evidence={"n": 120, "k": 8} if level == "bad" else {},
         )
         for seq, minutes, kind, level, sentence, actor, via, where in rows
     )  # fmt: skip
@@ -374,7 +381,7 @@ def releases(model: str = "ds-flash") -> tuple[ReleaseView, ...]:
 
 def dry_run(state: str = "done", errors: bool = True) -> DryRunView:
     findings = (
-        FindingView("error", "domain-too-small", "stage prod-us", "fleet h200-use1 domain is 8 GPUs; serving unit needs 72 (same-domain)", "2 x 4 + 1 x 64 = 72, the domain has 8, short by 64", "fleet gb200-use1"),
+        FindingView("error", "domain-too-small", "stage prod-us", DOMAIN, SUM, "fleet gb200-use1"),
         FindingView("warn", "no-room-to-surge", "stage prod-us", "Units are replaced one at a time."),
         FindingView("advice", "decode-near-limit", "stage prod-us", "Decode KV rises from 71% to 81%."),
     )  # fmt: skip
@@ -408,4 +415,4 @@ def patch_all(patch: Callable[[str, object], object]) -> None:
         patch(f"frontend.{module}.events_view", lambda **_: events())
     patch(f"{pages}.releases.releases_view", lambda *, model: releases(model))
     patch(f"{pages}.releases.release_view", lambda *, model, number: release(number, model))
-    patch(f"{pages}.releases.dry_run_view", lambda *, id: dry_run(errors=False))
+    patch(f"{pages}.releases.dry_run_view", lambda **_: dry_run(errors=False))

@@ -2,11 +2,11 @@
 // Paused by the Live button or while the tab is hidden; when the server does not answer, the page says since when and goes on trying.
 (() => {
   'use strict';
-  const EVERY_MS = 2000, AFTER_EVENT_MS = 150, LOST_AFTER_MS = 6000;
+  const EVERY_MS = 2000, AFTER_EVENT_MS = 150, LOST_AFTER_MS = 5000, LISTEN_AGAIN_MS = 10000;
   const main = document.querySelector('[data-living]');
   const note = document.getElementById('offline');
   const all = (query) => [...document.querySelectorAll(query)];
-  let paused = false, stream = null, timer = 0, soon = 0, answeredAt = Date.now(), answeredClock = '', lost = false;
+  let paused = false, stream = null, timer = 0, soon = 0, listenedAt = 0, answeredAt = Date.now(), answeredClock = '', lost = false;
 
   const wanted = () => !paused && !document.hidden;
   const refresh = () => { if (wanted()) document.body.dispatchEvent(new CustomEvent('denv:refresh')); };
@@ -43,17 +43,19 @@
     } catch { /* not an event of the journal: only a reason to look again */ }
   }
   function listen() {
-    if (stream || !wanted()) return;
+    if (stream?.readyState === EventSource.CLOSED) hush();   // refused for good: by itself it would not come back
+    if (stream || !wanted() || Date.now() - listenedAt < LISTEN_AGAIN_MS) return;
+    listenedAt = Date.now();
     stream = new EventSource('/api/v1/stream');
-    stream.onmessage = onEvent;
-    stream.addEventListener('event', onEvent);
+    stream.addEventListener('journal', onEvent);
     stream.onopen = answered;
   }
   function hush() { stream?.close(); stream = null; }
+  function tick() { listen(); refresh(); if (main) unanswered(); }
 
   function settle() {
     clearInterval(timer);
-    if (wanted()) { listen(); refresh(); timer = setInterval(() => { refresh(); if (main) unanswered(); }, EVERY_MS); } else hush();
+    if (wanted()) { listenedAt = 0; listen(); refresh(); timer = setInterval(tick, EVERY_MS); } else hush();
   }
 
   document.addEventListener('click', (e) => {

@@ -3,7 +3,8 @@
 (() => {
   'use strict';
   // Attributes that belong to the person in front of the page, not to the server.
-  const theirs = (el, name) => name === 'open' && (el.nodeName === 'DETAILS' || el.nodeName === 'DIALOG');
+  const theirs = (el, name) => (name === 'open' && (el.nodeName === 'DETAILS' || el.nodeName === 'DIALOG'))
+    || (name === 'tabindex' && el.classList.contains('tile'));
 
   function attributes(old, fresh) {
     for (const { name, value } of fresh.attributes) {
@@ -27,11 +28,15 @@
   }
 
   function children(old, fresh) {
+    const named = new Map([...old.children].filter((el) => el.id).map((el) => [el.id, el]));
+    const wanted = new Set([...fresh.children].map((el) => el.id).filter(Boolean));
     let at = old.firstChild;
     for (const next of [...fresh.childNodes]) {
       let match = at;
-      if (next.id) {                      // what has a name is found wherever it was moved to
-        match = [...old.children].find((el) => el.id === next.id) || null;
+      if (next.id) {
+        match = named.get(next.id) || null;
+        // What stands in between and is not wanted goes, so that the match stays where it is: moving it would take its focus.
+        while (match && at && at !== match && !wanted.has(at.id)) { const gone = at; at = at.nextSibling; gone.remove(); }
       }
       if (match && alike(match, next)) {
         if (match === at) at = at.nextSibling; else old.insertBefore(match, at);
@@ -54,7 +59,7 @@
       if (style !== 'morph') return false;
       children(target, fragment);
       target.dispatchEvent(new CustomEvent('denv:swapped', { bubbles: true }));
-      return [target];
+      return [];   // nothing is new as a whole: htmx would focus what has autofocus in it
     },
   });
 })();

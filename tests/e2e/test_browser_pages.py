@@ -1,0 +1,192 @@
+"""The pages in a real browser: nothing for axe to find, nothing that scrolls sideways, and what scripts promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from pytest_django.live_server_helper import LiveServer
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+
+from tests.e2e.browser import Browser
+from tests.integration import page_samples as samples
+
+STAGE = "/stages/ds-flash/prod-us?range=60"
+PAGES = {
+    "overview": "/",
+    "stage": STAGE,
+    "stage-back": "/stages/llama-70b/prod-us",
+    "fleets": "/fleets",
+    "releases": "/releases",
+    "release": "/releases/ds-flash/8",
+    "new-release": "/releases/new",
+    "events": "/events",
+    "missing": "/nowhere",
+}
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    browser = Browser()
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def browser(chromium: Browser, live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> Browser:
+    """Signed in as oncall-a, at 1440 pixels."""
+    samples.patch_all(monkeypatch.setattr)
+    client = Client()
+    client.force_login(User.objects.create_user("oncall-a"))
+    chromium.width(1440)
+    chromium.sign_in(live_server.url, client.cookies["sessionid"].value)
+    chromium.complaints()
+    return chromium
+
+
+def check_looks(browser: Browser) -> None:
+    browser.run("document.querySelector('[data-live]')?.click()")  # a look at the figures in between would only take time
+    for width in (1440, 390):
+        browser.width(width)
+        for theme in ("light", "dark"):
+            browser.theme(theme)
+            assert browser.violations() == [], (width, theme)
+        assert browser.too_wide() == "", width
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_axe_finds_nothing_and_nothing_scrolls_sideways(browser: Browser, live_server: LiveServer, name: str) -> None:
+    browser.driver.get(live_server.url + PAGES[name])
+    if name.startswith("stage"):
+        browser.wait(lambda: browser.run("return document.querySelectorAll('.plot .main-svg').length"))
+    check_looks(browser)
+    expected = ["404"] if name == "missing" else []
+    assert [line for line in browser.complaints() if not any(word in line for word in expected)] == []
+
+
+def test_the_login_is_as_good(chromium: Browser, live_server: LiveServer, transactional_db: None) -> None:
+    chromium.driver.get(f"{live_server.url}/login")
+    chromium.driver.delete_all_cookies()
+    chromium.driver.get(f"{live_server.url}/login")
+    check_looks(chromium)
+
+
+def test_two_enters_roll_back(browser: Browser, live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr("releases.services.rollouts.rollback", lambda **what: asked.append(what))
+    browser.driver.get(live_server.url + STAGE)
+    browser.run("document.getElementById('rollback-open').focus()")
+    ActionChains(browser.driver).send_keys(Keys.ENTER).perform()
+    browser.wait(lambda: browser.find("#dlg-rollback").is_displayed())
+    dialog = browser.find("#dlg-rollback")
+    assert "Release 7 is warm on unit 1: all traffic in about 2 s" in dialog.text
+    assert "then\nAll 2 units are back after about 20 s." in dialog.text
+    assert browser.driver.switch_to.active_element.text == "Roll back to release 7"
+    assert browser.violations() == []
+    ActionChains(browser.driver).send_keys(Keys.ENTER).perform()
+    browser.wait(lambda: browser.find(".messages").text)
+    assert "Rolling back" in browser.find(".messages").text
+    assert asked == [{"stage": "ds-flash/prod-us", "to": None, "actor": "oncall-a", "via": "ui", "reason": ""}]
+
+
+def test_escape_leaves_everything_as_it_is(browser: Browser, live_server: LiveServer) -> None:
+    browser.driver.get(live_server.url + STAGE)
+    browser.find("#rollback-open").click()
+    browser.wait(lambda: browser.find("#dlg-rollback").is_displayed())
+    ActionChains(browser.driver).send_keys(Keys.ESCAPE).perform()
+    assert not browser.find("#dlg-rollback").is_displayed()
+    assert browser.run("return document.activeElement.id") == "rollback-open"
+
+
+def refresh(browser: Browser) -> None:
+    """Have the page look again, and wait until it has."""
+    browser.run("window.swapped = false; document.addEventListener('denv:swapped', () => { window.swapped = true }, {once: true})")
+    browser.run("document.body.dispatchEvent(new CustomEvent('denv:refresh'))")
+    browser.wait(lambda: browser.run("return window.swapped"))
+
+
+def test_a_refresh_leaves_dialog_text_focus_and_details_alone(
+    browser: Browser, live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser.driver.get(live_server.url + STAGE)
+    browser.wait(lambda: browser.run("return document.querySelectorAll('.plot .main-svg').length"))
+    browser.find("#chart-ttft summary").click()
+    browser.run("document.getElementById('rollback-open').click()")
+    browser.find("#dlg-rollback input[name=reason]").send_keys("ITL worse")
+    monkeypatch.setattr(
+        "frontend.pages.stage.stage_view", lambda stage: samples.stage(stage, "held", 7, ro=samples.held_stage().rollout, back_to=7)
+    )
+    refresh(browser)
+    assert "Waits for approval" in browser.find("#sg-head").text
+    assert browser.find("#dlg-rollback").is_displayed()
+    assert browser.run("return document.activeElement.name") == "reason"
+    assert browser.run("return document.activeElement.value") == "ITL worse"
+    assert browser.run("return document.querySelector('#chart-ttft details').open")
+    assert browser.run("return document.querySelectorAll('#chart-ttft table tbody tr').length") == 120
+    assert browser.run("return document.querySelectorAll('.plot .main-svg').length")
+
+
+def test_live_can_be_paused(browser: Browser, live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser.driver.get(f"{live_server.url}/fleets")
+    button = browser.find("[data-live]")
+    button.click()
+    assert button.text.startswith("Paused at ")
+    assert button.get_attribute("aria-pressed") == "true"
+    browser.run("window.asked = 0; document.addEventListener('htmx:beforeRequest', () => { window.asked += 1 })")
+    browser.driver.execute_async_script("setTimeout(arguments[0], 2300)")  # longer than one look takes to come
+    assert browser.run("return window.asked") == 0
+    button.click()
+    browser.wait(lambda: browser.run("return window.asked") > 0)
+    assert button.text == "Live"
+
+
+def test_a_page_without_an_answer_says_so_and_recovers(browser: Browser, live_server: LiveServer) -> None:
+    browser.driver.get(f"{live_server.url}/fleets")
+    browser.offline(True)
+    try:
+        browser.wait(lambda: browser.find("#offline").is_displayed(), 15)
+        assert "No answer from denv since" in browser.find("#offline").text
+        assert "stale" in str(browser.find("#main").get_attribute("class"))
+    finally:
+        browser.offline(False)
+    browser.wait(lambda: not browser.find("#offline").is_displayed())
+
+
+def test_the_theme_is_kept_and_redraws_the_charts(browser: Browser, live_server: LiveServer) -> None:
+    browser.driver.get(live_server.url + STAGE)
+    stroke = "return getComputedStyle(document.querySelector('#plot-ttft .scatterlayer .js-line')).stroke"
+    browser.wait(lambda: browser.run("return document.querySelector('#plot-ttft .scatterlayer .js-line')"))
+    light = browser.run(stroke)
+    browser.find("[data-theme-cycle]").click()
+    browser.wait(lambda: browser.run(stroke) != light)
+    assert browser.find("[data-theme-cycle]").get_attribute("aria-label") == "Colour theme: dark"
+    browser.driver.get(f"{live_server.url}/fleets")
+    assert browser.run("return document.documentElement.dataset.theme") == "dark"
+
+
+def test_the_editor_shows_the_dry_run_at_a_pause_in_typing(browser: Browser, live_server: LiveServer) -> None:
+    browser.driver.get(f"{live_server.url}/releases/new")
+    browser.find("#yaml").send_keys("# one line more\n")
+    browser.wait(lambda: "It fits." in browser.find("#dry-run").text)
+    assert "Plan for ds-flash/prod-us" in browser.find("#dry-run").text
+    assert browser.find("button[value=release]").text == "Release 9"
+    assert browser.run("return document.querySelectorAll('[data-numbers] li').length") == browser.run(
+        "return document.getElementById('yaml').value.split('\\n').length"
+    )
+    assert browser.violations() == []
+
+
+def test_tiles_of_a_large_fleet_are_one_tab_stop(browser: Browser, live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frontend.pages.fleets.fleet_maps", lambda: (samples.many_domains(),))
+    browser.driver.get(f"{live_server.url}/fleets")
+    assert browser.violations() == []
+    browser.run("document.querySelector('.tile').focus()")
+    ActionChains(browser.driver).send_keys(Keys.ARROW_RIGHT).perform()
+    assert browser.run("return document.activeElement === document.querySelectorAll('.tile')[1]")
+    assert "free" in browser.find("[data-tile-info]").text
+    refresh(browser)
+    assert browser.run("return document.activeElement === document.querySelectorAll('.tile')[1]")

@@ -1,0 +1,119 @@
+"""Forms of the pages against the real services: who did what is in the journal, a refusal is said on the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from denvweb.core.errors import ConflictError
+from metrics.selectors import events_view
+from releases.selectors.stages import stage_view
+from releases.services.dry_runs import dry_run_run
+from tests.domain.releases_world import DS_FLASH
+from tests.integration.releases_fleets import make_demo_fleets
+
+STAGE = "/stages/ds-flash/prod-us"
+
+
+@pytest.fixture
+def person(db: None) -> Client:
+    make_demo_fleets()
+    client = Client()
+    client.force_login(User.objects.create_user("oncall-a"))
+    return client
+
+
+def release(person: Client, yaml: str = DS_FLASH) -> Any:
+    return person.post("/releases/new", {"yaml": yaml, "action": "release", "note": "the first"}, follow=True)
+
+
+def test_a_release_is_made_and_shown(person: Client) -> None:
+    response = release(person)
+    text = response.content.decode()
+    assert response.redirect_chain[-1][0] == "/releases/ds-flash/1"
+    assert "Release 1 of ds-flash is written down" in text
+    assert "“the first”" in text
+    created = events_view(stage="", limit=5)[-1]
+    assert (created.actor, created.via) == ("oncall-a", "ui")
+
+
+def test_a_release_that_does_not_fit_is_refused_with_its_reason(person: Client) -> None:
+    response = release(person, DS_FLASH.replace("gb200-use1", "h200-use1"))
+    assert response.status_code == 409
+    assert "Not released:" in response.content.decode()
+    assert "h200-use1" in response.content.decode()  # the text that was typed is still there
+
+
+def test_the_dry_run_is_asked_for_until_it_is_done_and_then_no_more(person: Client) -> None:
+    headers = {"hx-request": "true"}
+    first = person.post("/releases/new", {"yaml": DS_FLASH}, headers=headers).content.decode()
+    path = first.partition('hx-get="')[2].partition('"')[0]
+    assert path.startswith("/releases/dry-runs/dry-")
+    dry_run_run(id=path.rpartition("/")[2])
+    done = person.get(path, headers=headers).content.decode()
+    assert "It fits." in done
+    assert "Plan for" in done
+    assert "hx-get" not in done
+    assert "Release 1</button>" in done
+
+
+def test_mistakes_in_the_file_name_their_lines(person: Client) -> None:
+    text = person.post(
+        "/releases/new", {"yaml": DS_FLASH.replace("gpus: 4", "gpus: 0", 1)}, headers={"hx-request": "true"}
+    ).content.decode()
+    assert "Cannot be released" in text
+    assert 'data-line="' in text
+
+
+def test_a_rollback_through_the_page_is_in_the_journal(person: Client) -> None:
+    release(person)
+    response = person.post(f"{STAGE}/rollback", {"reason": "not today"}, follow=True)
+    assert response.redirect_chain[-1][0] == STAGE
+    assert "Rolling back" in response.content.decode()
+    told = [event for event in events_view(stage="ds-flash/prod-us", limit=20) if event.actor == "oncall-a" and event.via == "ui"]
+    assert told
+    assert stage_view(stage="ds-flash/prod-us").rollout is not None
+
+
+@pytest.mark.parametrize("action", ["promote", "pause", "resume"])
+def test_an_act_names_who_and_what_was_seen(person: Client, monkeypatch: pytest.MonkeyPatch, action: str) -> None:
+    release(person)
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(f"releases.services.rollouts.rollout_{action}", lambda **what: asked.append(what))
+    person.post(f"{STAGE}/rollout/{action}", {"generation": "4117", "reason": "seen enough"})
+    assert asked == [{"stage": "ds-flash/prod-us", "generation": 4117, "actor": "oncall-a", "via": "ui", "reason": "seen enough"}]
+
+
+def test_a_refusal_is_said_on_the_page(person: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    release(person)
+
+    def refuse(**_: Any) -> None:
+        raise ConflictError("generation 4,117 had moved on")
+
+    monkeypatch.setattr("releases.services.rollouts.rollout_promote", refuse)
+    text = person.post(f"{STAGE}/rollout/promote", {"generation": "4117"}, follow=True).content.decode()
+    assert "Refused: generation 4,117 had moved on" in text
+
+
+def test_acts_are_for_people_who_signed_in_and_forms_carry_a_token(person: Client) -> None:
+    release(person)
+    assert Client().post(f"{STAGE}/rollback").status_code == 302
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(User.objects.get(username="oncall-a"))
+    refused = strict.post(f"{STAGE}/rollback")
+    assert refused.status_code == 403
+    assert "The form was too old" in refused.content.decode()
+    assert person.get(f"{STAGE}/rollout/pause").status_code == 405
+    assert person.post("/stages/ds-flash/nowhere/rollback").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "most"), [("/", 40), (STAGE, 40), ("/fleets", 30), ("/releases", 30), ("/releases/ds-flash/1", 30), ("/events", 25)]
+)
+def test_a_page_costs_a_bounded_number_of_queries(person: Client, django_assert_max_num_queries: Any, path: str, most: int) -> None:
+    release(person)
+    with django_assert_max_num_queries(most):
+        assert person.get(path).status_code == 200

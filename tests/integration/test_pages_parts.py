@@ -1,0 +1,110 @@
+"""The pictures' arithmetic: sparklines, gauges, maps, figures, diffs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from frontend import attention, charts, diffs, evidence, gpumap, spark, words
+from frontend.charts import Limit, Line, Mark
+from tests.integration import page_samples as samples
+
+
+def test_the_limit_stands_at_one_height() -> None:
+    for limit in (0.06, 1.5, 60.0):
+        assert spark.line([limit, limit], limit) == f"M0.0,{spark.LIMIT_Y}.0 120.0,{spark.LIMIT_Y}.0"
+
+
+def test_a_gap_in_the_figures_is_a_gap_in_the_line() -> None:
+    drawn = spark.draw([0.1, 0.2, None, 0.2, 0.1], [], 1.0, "x")
+    assert drawn.base.count("M") == 2
+    assert drawn.area.count("Z") == 2
+    assert not drawn.base_over
+
+
+@given(st.lists(st.none() | st.floats(0, 1e6), max_size=50), st.floats(1e-3, 1e3))
+def test_no_line_leaves_its_box(values: list[float | None], limit: float) -> None:
+    path = spark.line(values, limit)
+    points = [pair.partition("h")[0].split(",") for pair in path.replace("M", " ").split()]
+    assert all(0 <= float(x) <= spark.WIDTH and -4 <= float(y) <= spark.HEIGHT for x, y in points)
+
+
+@given(st.floats(0, 1e12), st.floats(2, 1e4))
+def test_the_gauge_passes_its_mark_exactly_when_the_alarm_trips(odds: float, trips_at: float) -> None:
+    x = evidence.gauge_x(odds, trips_at)
+    assert 2 <= x <= evidence.GAUGE_WIDTH
+    if odds > trips_at * 1.001:
+        assert x > evidence.TRIP_X
+    if odds < trips_at * 0.999:
+        assert x < evidence.TRIP_X
+
+
+def test_one_to_one_stands_at_the_dotted_mark() -> None:
+    assert evidence.gauge_x(1, 300) == evidence.EVEN_X
+    assert evidence.gauge_x(300, 300) == evidence.TRIP_X
+
+
+def test_a_map_has_a_column_a_node_and_hatches_what_is_on_trial() -> None:
+    _, canary = samples.units()
+    picture = gpumap.draw(samples.nvl72("d02", canary), {"ds-flash/prod-us": "ds-flash@7"})
+    assert picture.viewbox == "-1 -1 288 64"
+    assert picture.svg.count('class="g Pc"') == 8
+    assert picture.svg.count('class="g Dc"') == 64
+    assert [f">{mark}</text>" in picture.svg for mark in ("P1", "P2", "D1")] == [True, True, True]
+    assert picture.canary
+    assert picture.tile == "c"
+
+
+def test_a_lost_node_is_a_crossed_column_and_said() -> None:
+    picture = gpumap.draw(samples.nvl72("d03", None, lost=6), {})
+    assert picture.svg.count('class="x"') == 4
+    assert picture.troubles == "n07 lost; n10 cordoned"
+    assert picture.tone == "bad"
+
+
+def test_figures_name_tokens_and_draw_marks_and_limits() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    at = [now + timedelta(minutes=i) for i in range(3)]
+    lines = [Line("release 7", "base", [1.0, None, 2.0]), Line("release 8", "canary", [None, None, 9.0], dashed=True)]
+    figure = charts.figure(at, lines, limit=Limit(5, "alarm 5 ms"), marks=[Mark("A", at[1], "x"), Mark("B", now - timedelta(hours=1), "y")])
+    assert [trace["line"]["color"] for trace in figure["data"]] == ["@base", "@canary"]
+    assert figure["data"][1]["line"]["dash"] == "5px,3px"
+    assert [text["text"] for text in figure["layout"]["annotations"]] == ["A", "alarm 5 ms"]
+    assert figure["layout"]["yaxis"]["range"][1] > 9
+
+
+def test_a_limit_far_above_does_not_flatten_what_is_measured_when_it_is_advice() -> None:
+    at = [datetime(2026, 1, 1, tzinfo=UTC)]
+    soft = charts.figure(at, [Line("a", "base", [1.0])], limit=Limit(90, "near 90", soft=True))
+    hard = charts.figure(at, [Line("a", "base", [1.0])], limit=Limit(90, "alarm 90"))
+    assert soft["layout"]["yaxis"]["range"][1] < 2
+    assert hard["layout"]["yaxis"]["range"][1] > 90
+
+
+def test_a_diff_says_plus_and_minus_with_line_numbers() -> None:
+    lines = diffs.compare("a\nb\nc\n", "a\nB\nc\n")
+    assert [(line.sign, line.old, line.new, line.text) for line in lines] == [
+        (" ", 1, 1, "a"),
+        ("-", 2, None, "b"),
+        ("+", None, 2, "B"),
+        (" ", 3, 3, "c"),
+    ]
+    assert diffs.compare("a\n", "a\n") == ()
+
+
+def test_words_of_quantities() -> None:
+    assert [words.odds(x) for x in (0, 0.06, 2.1, 340, 8.6e6, 1e12)] == ["under 0.01", "0.06", "2.1", "340", "8.6 M", "over 1,000 M"]
+    assert [words.share(x) for x in (0.1, 0.025, 1)] == ["10%", "2.5%", "100%"]
+
+
+def test_the_verdict_is_about_people_first() -> None:
+    stages, fleets = samples.stages(), samples.fleets()
+    needs, moves = attention.needs_person(stages, fleets), attention.moving(stages)
+    verdict = attention.verdict(stages, needs, moves)
+    assert verdict.bad == "llama-70b/prod-us breached and is rolling back."
+    assert verdict.rest == "2 more things wait for a person."
+    calm = [stage for stage in stages if stage.state == "steady"]
+    assert attention.verdict(calm, [], []).rest == "Everything is steady"
+    assert attention.verdict([], [], []).rest == "Nothing is released yet"

@@ -1,0 +1,173 @@
+"""What the pages show, on a made-up evening: every state has its words, and nothing inline gets past the policy."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from tests.integration import page_samples as samples
+
+PAGES = {
+    "/": "llama-70b/prod-us breached and is rolling back.",
+    "/stages/ds-flash/prod-us": "Canary 10%",
+    "/stages/kimi-k2/prod-us": "Waits for approval",
+    "/stages/llama-70b/prod-us": "Rolling back to 21",
+    "/stages/ds-flash/prod-us/rollback": "Roll ds-flash/prod-us back to release 7?",
+    "/fleets": "2 fleets, 248 GPUs",
+    "/releases": "Releases of 3 models",
+    "/releases/ds-flash/8": "ds-flash, release 8",
+    "/releases/new": "New release",
+    "/events": "deployer-b started release 8",
+}
+LIVING = [path for path in PAGES if not path.endswith(("/rollback", "/new"))]
+INLINE = re.compile(
+    r"""<[^>]+\s(?:style|on\w+)\s*=|<style|javascript:|<script(?![^>]*\ssrc=)(?![^>]*type="application/json")""", re.IGNORECASE
+)
+
+
+@pytest.fixture
+def person(db: None, monkeypatch: pytest.MonkeyPatch) -> Client:
+    samples.patch_all(monkeypatch.setattr)
+    client = Client()
+    client.force_login(User.objects.create_user("oncall-a"))
+    return client
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_says_what_is_so_without_anything_inline(person: Client, path: str) -> None:
+    response = person.get(path)
+    text = response.content.decode()
+    assert response.status_code == 200
+    assert PAGES[path] in text
+    assert len(re.findall(r"<h1\b", text)) == 1
+    assert not INLINE.search(text), INLINE.search(text)
+    assert "unsafe-inline" not in response.headers["Content-Security-Policy"]
+    assert response.headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize("path", LIVING)
+def test_a_refresh_gets_only_what_lives_in_the_page(person: Client, path: str) -> None:
+    text = person.get(path, headers={"hx-request": "true"}).content.decode()
+    assert "<html" not in text
+    assert "<h1" in text
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_stranger_is_sent_to_the_login(client: Client, db: None, path: str) -> None:
+    response = client.get(path)
+    assert response.status_code == 302
+    assert response.headers["Location"].startswith("/login?next=")
+
+
+def test_a_refresh_after_the_session_ended_loads_the_login_as_a_page(client: Client, db: None) -> None:
+    response = client.get("/fleets", headers={"hx-request": "true"})
+    assert response.headers["HX-Redirect"] == "/login?next=/fleets"
+
+
+def test_every_id_on_a_page_is_its_own(person: Client) -> None:
+    for path in PAGES:
+        ids = re.findall(r'\sid="([^"]+)"', person.get(path).content.decode())
+        assert len(ids) == len(set(ids)), [name for name in ids if ids.count(name) > 1]
+
+
+def test_the_overview_lists_what_needs_a_person_and_what_moves(person: Client) -> None:
+    text = person.get("/").content.decode()
+    needs, moves = text.index("Needs a person"), text.index("Moving by itself")
+    assert needs < text.index("12 → 13: waits for approval") < moves
+    assert needs < text.index("2 nodes of 4 silent") < moves
+    assert moves < text.index("back to release 21")
+    assert "simulated" in text
+
+
+def test_the_count_beside_overview_is_of_what_needs_a_person(person: Client) -> None:
+    text = person.get("/attention").content.decode()
+    assert 'data-s="bad"' in text
+    assert ">2<" in text
+
+
+def test_evidence_is_said_in_odds(person: Client) -> None:
+    text = person.get("/stages/ds-flash/prod-us").content.decode()
+    assert "evidence <b>2.1 : 1</b>" in text
+    assert "rolls back at 300 : 1" in text
+    assert "(0.71–1.98%)" in text
+
+
+def test_the_stage_carries_its_figures_and_its_range(person: Client) -> None:
+    text = person.get("/stages/ds-flash/prod-us?range=60").content.decode()
+    assert '<a href="?range=60" aria-current="true">1 h</a>' in text
+    figures = person.get("/stages/ds-flash/prod-us/charts?range=60").json()["charts"]
+    assert [chart["id"] for chart in figures] == ["ttft", "itl", "phases", "errors", "queue", "kv", "share", "requests"]
+    itl = next(chart for chart in figures if chart["id"] == "itl")
+    assert itl["say"]["tone"] == "bad"
+    assert "#" not in json.dumps([trace["line"] for trace in itl["figure"]["data"]])
+
+
+def test_a_first_release_says_what_rolling_back_means(person: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = person.get("/stages/ds-flash/staging").content.decode()
+    assert 'id="dlg-rollback"' not in text
+    assert "There is no earlier release to go back to." in text
+
+
+def test_a_fleet_of_many_domains_is_tiles(person: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frontend.pages.fleets.fleet_maps", lambda: (samples.many_domains(),))
+    text = person.get("/fleets").content.decode()
+    assert text.count('class="tile"') == 40
+    assert text.count('tabindex="-1"') == 40  # 39 tiles and main: one tab stop for all tiles
+    assert text.index('data-k="s"') < text.index('data-k="f"')
+
+
+def test_an_empty_house_says_what_to_do(client: Client, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.force_login(User.objects.create_user("first"))
+    for path, hint in {
+        "/": "No stage yet",
+        "/fleets": "No fleet yet",
+        "/releases": "Make the first",
+        "/events": "The journal is empty",
+    }.items():
+        assert hint in client.get(path).content.decode()
+
+
+def test_what_is_not_there_is_a_page_that_says_so(person: Client) -> None:
+    for path in ("/stages/ds-flash/nowhere", "/nowhere"):
+        response = person.get(path)
+        assert response.status_code == 404
+        assert "There is no such page" in response.content.decode()
+        assert response.headers["X-Request-Id"] in response.content.decode()
+
+
+def test_an_error_is_a_page_that_says_that_serving_goes_on(person: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise RuntimeError("the page broke")
+
+    monkeypatch.setattr("frontend.pages.fleets.fleet_maps", broken)
+    person.raise_request_exception = False
+    response = person.get("/fleets")
+    assert response.status_code == 500
+    assert "What runs goes on serving" in response.content.decode()
+    assert response.headers["X-Request-Id"] in response.content.decode()
+
+
+def test_plotly_comes_from_its_package_and_is_kept_for_ever(client: Client) -> None:
+    from frontend.pages.assets import plotly_version
+
+    path = f"/assets/plotly-{plotly_version()}.min.js"
+    response = client.get(path, headers={"accept-encoding": "gzip, br"})
+    assert response.headers["Content-Encoding"] == "gzip"
+    assert "immutable" in response.headers["Cache-Control"]
+    again = client.get(path, headers={"if-none-match": response.headers["ETag"]})
+    assert again.status_code == 304
+    assert client.get(path).content.startswith(b"/**")
+    assert client.get("/assets/plotly-1.0.min.js").headers["Cache-Control"] == "no-cache"
+
+
+def test_signing_in_and_out(client: Client, db: None) -> None:
+    User.objects.create_user("oncall-a", password="a long password")
+    wrong = client.post("/login", {"username": "oncall-a", "password": "wrong"})
+    assert "do not match" in wrong.content.decode()
+    right = client.post("/login?next=/fleets", {"username": "oncall-a", "password": "a long password", "next": "/fleets"})
+    assert right.headers["Location"] == "/fleets"
+    assert client.post("/logout").headers["Location"] == "/login"
