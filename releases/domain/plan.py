@@ -16,7 +16,7 @@ from fleets.domain.placement import Refusal
 from fleets.domain.types import FleetView, UnitPlacement, UnitSpec
 from fleets.domain.views import UnitView
 from releases.domain import plan_words as words
-from releases.domain.rollout_room import give, place_near, placement_of, take
+from releases.domain.rollout_room import give, place_in_its_place, place_near, placement_of, take
 from releases.domain.spec_types import Approval, RolloutPolicy
 from releases.domain.views import PlanStepView, StagePlanView
 
@@ -158,6 +158,12 @@ class _Draft:
         """The same engines in other numbers: no canary, nothing restarts."""
         self.step("replace", f"{words.count(len(self.old_units), 'unit')} renamed", "the engines are the same: none restarts")
         self.add(MoveKind.RELABEL)
+        for unit in self.old_units:
+            placed = place_in_its_place(self.new, self.fleets, unit)
+            if isinstance(placed, Refusal):
+                self.refusal = placed
+                return
+            self.fleets = take(give(self.fleets, placement_of(unit)), placed)
         self.serving_new, self.weight_bp = len(self.old_units), FULL_BP
         self.old_units = []
         while self.serving_new < self.replicas and self.refusal is None:
@@ -275,9 +281,10 @@ class _Draft:
         unit = self.old_units.pop(0)
         where = placement_of(unit)
         self.note_capacity(serving=keep_serving)
-        detail = words.replaced(self.old, self.new, in_place=convertible(self.old, self.new)) + words.about(self.bring_up_s)
+        in_place = convertible(self.old, self.new) and not isinstance(place_in_its_place(self.new, self.fleets, unit), Refusal)
+        detail = words.replaced(self.old, self.new, in_place=in_place) + words.about(self.bring_up_s)
         self.step("replace", f"unit {unit.slot}", detail)
-        if convertible(self.old, self.new):
+        if in_place:
             self.add(MoveKind.REPLACE, slot=unit.slot, outage=not keep_serving)
             self.add(MoveKind.PROBE, slot=unit.slot)
             self.serving_new += 1

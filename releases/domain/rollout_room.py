@@ -51,6 +51,13 @@ def place_near(spec: UnitSpec, fleets: Sequence[FleetView], planned: UnitPlaceme
     return place_unit(spec, fleets)
 
 
+def place_in_its_place(spec: UnitSpec, fleets: Sequence[FleetView], unit: UnitView) -> UnitPlacement | Refusal:
+    """Room for `spec` where a unit stands, with that unit's own GPUs given back."""
+    where = placement_of(unit)
+    freed = give(fleets, where)
+    return place_unit(spec, _only_domain(freed, where.domain) if where.domain else freed)
+
+
 def _only_domain(fleets: Sequence[FleetView], domain: str) -> Fleets:
     narrowed = (replace(fleet, domains=tuple(one for one in fleet.domains if one.name == domain)) for fleet in fleets)
     return tuple(fleet for fleet in narrowed if fleet.domains)

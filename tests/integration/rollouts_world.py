@@ -46,13 +46,14 @@ class Demo:
     """Three domains of one node with 8 GPUs, two units, one router."""
 
     domains: int = 3
+    gpus: int = 8
     seq: int = 0
     live: bool = True
     slow: str = ""  # the release whose requests are over the limit
     fleets: FleetsWorld = field(init=False)
 
     def __post_init__(self) -> None:
-        self.fleets = FleetsWorld(domains=self.domains, nodes=1, gpus=8)
+        self.fleets = FleetsWorld(domains=self.domains, nodes=1, gpus=self.gpus)
 
     # ---- what runs beside the control plane ----
 

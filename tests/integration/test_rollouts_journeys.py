@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fleets.services import unit_stop
 from releases.models import Release, Rollout
 from releases.services import rollouts
 from tests.integration.rollouts_world import STAGE, Demo
@@ -89,6 +90,17 @@ def test_more_units_need_no_canary() -> None:
     assert before < {unit.unit for unit in demo.units(2)} and len(demo.units(2)) == 3
 
 
+def test_one_more_prefill_replica_restarts_no_engine() -> None:
+    demo = Demo(gpus=12)
+    demo.first()
+    before = {replica.replica for unit in demo.units() for pool in unit.pools for replica in pool.replicas}
+    demo.release(prefills=2)
+    demo.settle()
+    assert demo.rollout().state == Rollout.State.SUCCEEDED, demo.rollout().why
+    after = {replica.replica for unit in demo.units(2) for pool in unit.pools for replica in pool.replicas}
+    assert before < after and len(after) == 6
+
+
 def test_a_rollback_in_mid_canary_ends_at_the_old_release_whole() -> None:
     demo = Demo()
     demo.first()
@@ -105,8 +117,6 @@ def test_a_rollback_in_mid_canary_ends_at_the_old_release_whole() -> None:
 def test_a_stage_heals_between_rollouts() -> None:
     demo = Demo()
     demo.first()
-    from fleets.services import unit_stop
-
     unit_stop(unit=demo.units()[0].unit)
     demo.settle()
     assert len(demo.units(1)) == 2 and all(unit.routable and unit.probed for unit in demo.units(1))

@@ -61,7 +61,9 @@ def test_before_the_first_release_a_stage_is_on_its_way() -> None:
 def test_the_list_costs_few_queries_a_stage() -> None:
     demo = Demo()
     demo.first()
-    with CaptureQueriesContext(connection, ) as seen:
+    with CaptureQueriesContext(
+        connection,
+    ) as seen:
         assert len(stages_view()) == 1
     assert len(seen) <= 22, [query["sql"][:90] for query in seen.captured_queries]
 
