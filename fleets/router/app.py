@@ -67,7 +67,7 @@ class App:
         self.control = Control(config)
         self.reporter = Reporter(self.control, self._report)
         self.prober = Prober(self.stage, self.pipeline, self.reporter.probed)
-        self.gauges = Gauges(self.stage, self.pool)
+        self.gauges = Gauges(self.stage, self.pool, self.telemetry)
 
     def apply(self, table: RouterTable) -> None:
         """Put a table in force everywhere."""
@@ -240,7 +240,7 @@ class App:
     async def _follow(self) -> None:
         before = self.table.generation
         if not await self.table.poll(self.control) and self.table.generation == before:
-            await asyncio.sleep(0.2)  # nothing new, or an older one: never ask without a breath
+            await asyncio.sleep(0.5)  # nothing new, or an older one: never ask without a breath
 
     async def _tell(self) -> None:
         self.reporter.cut()

@@ -9,11 +9,22 @@ import time
 
 from fleets.domain.types import Role
 from fleets.router.policy import ReplicaState, Stage
+from fleets.router.telemetry import Telemetry, now
 from fleets.router.upstream import Collected, LegError, LegFailure, Pool, exchange
+from metrics.domain.types import Route
 
 DEADLINE_S = 2.0
 _NAMES = rb"vllm:kv_cache_usage_perc|vllm:gpu_cache_usage_perc|sglang:token_usage|trtllm_kv_cache_utilization"
 _KV_USE = re.compile(rb"^(?:" + _NAMES + rb")(?:\{[^}\n]*\})? ([0-9.eE+-]+)", re.MULTILINE)
+
+
+_LOADED = re.compile(rb'^vllm:prompt_tokens_by_source_total\{[^}\n]*source="external_kv_transfer"[^}\n]*\} ([0-9.eE+-]+)', re.MULTILINE)
+
+
+def loaded_of(metrics: bytes) -> float | None:
+    """Prompt tokens that the engine has loaded from elsewhere since it started; None when it tells none."""
+    found = _LOADED.findall(metrics)
+    return sum(float(value) for value in found) if found else None
 
 
 def kv_use_of(metrics: bytes) -> float | None:
@@ -24,8 +35,9 @@ def kv_use_of(metrics: bytes) -> float | None:
 class Gauges:
     """Polls every replica of the table; one that hangs delays no other."""
 
-    def __init__(self, stage: Stage, pool: Pool) -> None:
+    def __init__(self, stage: Stage, pool: Pool, telemetry: Telemetry) -> None:
         self._stage = stage
+        self._telemetry = telemetry
         self._pool = pool
         self._polls: dict[str, asyncio.Task[None]] = {}
 
@@ -64,5 +76,19 @@ class Gauges:
             return
         if replica.role is not Role.PREFILL:
             replica.kv_use = kv_use_of(answer.content)
+            self._check_moved(replica, answer.content)
         if replica.out_until_s is not None and replica.unreachable:
             replica.out_until_s = time.monotonic()  # it was out because nobody was there; now somebody is
+
+    def _check_moved(self, replica: ReplicaState, metrics: bytes) -> None:
+        recomputed = replica.ledger.read(loaded_of(metrics), now_s=now())
+        unit = next((unit for unit in self._stage.units.values() if replica in unit.decodes), None)
+        if recomputed and unit is not None:
+            series = self._telemetry.series(
+                unit=unit.spec.unit,
+                prefill_release=unit.spec.prefill_release,
+                decode_release=replica.spec.release,
+                route=Route.REMOTE,
+                probe=False,
+            )
+            series.count("kv.recomputed", recomputed)

@@ -348,6 +348,9 @@ class Pipeline:
         self._stage.served(choice.decode, engine_id)
         job.engines.append(engine_id)
         self._stage.index.add(job.want.blocks, choice.decode.name)
+        if choice.decision.remote and not trace.kv_recomputed and trace.sent_s is not None:
+            tokens = max(0, (trace.usage.prompt if trace.usage else job.want.prompt_tokens) - choice.decode_held_tokens)
+            choice.decode.ledger.ended(sent_s=trace.sent_s, tokens=tokens)
         if trace.usage is None:
             return
         if job.ask.exact_tokens is None and job.ask.samples == 1 and job.ask.prompt:

@@ -10,6 +10,7 @@ from fleets.domain.protocol import ConditionalPolicy, ReplicaReadiness, RouteRep
 from fleets.domain.routing import Decision, Reason
 from fleets.domain.types import Role
 from fleets.router.admission import Gate
+from fleets.router.moved import Ledger
 from fleets.router.prefix import Blocks, PrefixIndex
 from fleets.router.upstream import LegFailure
 
@@ -26,6 +27,7 @@ class ReplicaState:
         "engine_id",
         "failures",
         "kv_use",
+        "ledger",
         "name",
         "out_until_s",
         "outs",
@@ -46,6 +48,7 @@ class ReplicaState:
         self.tokens = 0
         self.kv_use: float | None = None
         self.used_seq = 0
+        self.ledger = Ledger()
         self.reset()
 
     def reset(self) -> None:
@@ -229,6 +232,7 @@ class Stage:
             self.index.forget(state.name)  # another process: its KV is empty, and what the old one did is not its fault
             state.reset()
             state.kv_use = None
+            state.ledger = Ledger()
         state.spec, state.role, state.engine_id = spec, spec.role, spec.engine_id
         return state
 

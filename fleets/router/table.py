@@ -50,6 +50,8 @@ class TableKeeper:
             log.warning("refused a table of stage %s", table.stage)
             return False
         if held is not None and (table.epoch, table.generation) <= (held.epoch, held.generation):
+            if (table.epoch, table.generation) != (held.epoch, held.generation):
+                log.warning("refused an older table: %d of epoch %d", table.generation, table.epoch)
             return False
         self._apply(table)
         self.current = table

@@ -47,6 +47,8 @@ class FakeEngine:
         self.held: set[str] = set()  # KV that prefill keeps, by remote_request_id; shared with `peers`
         self.release = asyncio.Event()  # lets what hangs or is slow go on
         self.kv_use = 0.1
+        self.loaded_tokens = 0  # of KV fetched from prefill
+        self.fetches = True  # or computes everything again, without a word
         self.chunk_gap_s = 0.0
         self.words: tuple[str, ...] = WORDS
         self.prompt_tokens: int | None = None
@@ -101,7 +103,7 @@ class FakeEngine:
         self.seen.append(seen)
         self.arrived.set()
         if method == "GET":
-            self._whole(writer, 200, f'vllm:kv_cache_usage_perc{{engine="0"}} {self.kv_use}\n'.encode())
+            self._whole(writer, 200, self._page())
             await writer.drain()
             return False
         if writer not in self._used:
@@ -145,15 +147,23 @@ class FakeEngine:
             await self.release.wait()
         if seen.is_prefill:
             self._prefilled(seen, writer, text)
-        elif seen.body.get("stream"):
+            await writer.drain()
+            return True
+        if seen.kv.get("do_remote_prefill") and self.fetches:
+            self.loaded_tokens += int(self._usage(seen, 0)["prompt_tokens"])
+        if seen.body.get("stream"):
             return await self._stream(seen, writer, text)
-        else:
-            words = "".join(self.words)
-            choice = {"index": 0, "message": {"role": "assistant", "content": words}, "text": words, "finish_reason": "stop"}
-            answer = {"id": "x", "choices": [choice], "usage": self._usage(seen, len(self.words)), "kv_transfer_params": None}
-            self._whole(writer, 200, json.dumps(answer).encode())
+        words = "".join(self.words)
+        choice = {"index": 0, "message": {"role": "assistant", "content": words}, "text": words, "finish_reason": "stop"}
+        answer = {"id": "x", "choices": [choice], "usage": self._usage(seen, len(self.words)), "kv_transfer_params": None}
+        self._whole(writer, 200, json.dumps(answer).encode())
         await writer.drain()
         return True
+
+    def _page(self) -> bytes:
+        lines = [f'vllm:kv_cache_usage_perc{{engine="0"}} {self.kv_use}']
+        lines.append(f'vllm:prompt_tokens_by_source_total{{engine="0",source="external_kv_transfer"}} {float(self.loaded_tokens)}')
+        return ("\n".join(lines) + "\n").encode()
 
     def _usage(self, seen: Seen, completion: int) -> dict[str, Any]:
         prompt = (

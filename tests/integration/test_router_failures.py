@@ -201,3 +201,21 @@ async def test_an_engine_that_closed_a_kept_connection_is_no_failure(tmp_path: P
         for _ in range(3):
             assert (await bench.ask(chat())).status == 200
         assert "errors" not in bench.counters()
+
+
+async def test_kv_that_decode_silently_computes_again_is_counted(tmp_path: Path) -> None:
+    async with engines("p", "d") as (p, d), router(tmp_path, table(pd_unit([p], [d]))) as bench:
+        gauges, state = bench.app.gauges, bench.app.stage.replicas["r-d"]
+        await gauges._one(state)
+        for number in range(3):
+            await bench.ask(chat(f"{number}{LONG}"))
+        await gauges._one(state)
+        assert bench.counters()["reason.remote"] == 3 and "kv.recomputed" not in bench.counters()
+        d.fetches = False
+        for number in range(3, 6):
+            await bench.ask(chat(f"{number}{LONG}"))
+        await gauges._one(state)
+        counters = bench.counters()
+        assert counters["kv.recomputed"] == 3 and "errors" not in counters
+        await gauges._one(state)
+        assert not bench.counters()

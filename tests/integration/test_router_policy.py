@@ -127,7 +127,7 @@ async def test_a_release_that_fails_as_a_whole_is_not_hidden(tmp_path: Path) -> 
 
 async def test_dead_replica_leaves_and_returns_by_polling(tmp_path: Path) -> None:
     async with engines("a", "b") as (a, b), router(tmp_path, table(plain_unit([a, b]))) as bench:
-        gauges = Gauges(bench.app.stage, bench.app.pool)
+        gauges = Gauges(bench.app.stage, bench.app.pool, bench.app.telemetry)
         state = bench.app.stage.replicas["r-a"]
         a.kv_use = 0.7
         await gauges._one(state)
