@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.urls import Resolver404, resolve
 
 from denvweb.core.ids import random_id
 from denvweb.logs import request_id
@@ -61,6 +62,38 @@ class RequestIdMiddleware(_BothWays):
 
     def after(self, request: HttpRequest, response: HttpResponseBase) -> None:
         response.headers["X-Request-Id"] = request_id.get()
+
+
+class ProgramsMiddleware:
+    """Calls of agents and routers go straight to their views.
+
+    They carry their own credential: sessions, CSRF, messages and page headers are nothing to them, and under ASGI each of
+    those middlewares costs two thread hops, on calls that come many times a second.
+    """
+
+    sync_capable = True
+    async_capable = True
+    prefixes = ("/agent/", "/router/")
+
+    def __init__(self, get_response: GetResponse) -> None:
+        self.get_response = get_response
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
+        if not request.path_info.startswith(self.prefixes):
+            return self.get_response(request)
+        try:
+            view, args, kwargs = resolve(request.path_info)
+        except Resolver404:
+            return self.get_response(request)
+        here_async, view_async = iscoroutinefunction(self.get_response), iscoroutinefunction(view)
+        if here_async and not view_async:
+            view = sync_to_async(view, thread_sensitive=True)
+        elif view_async and not here_async:
+            view = async_to_sync(view)
+        response: HttpResponseBase | Awaitable[HttpResponseBase] = view(request, *args, **kwargs)
+        return response
 
 
 class ContentSecurityPolicyMiddleware(_BothWays):

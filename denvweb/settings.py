@@ -35,6 +35,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "denvweb.middleware.RequestIdMiddleware",
+    "denvweb.middleware.ProgramsMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "denvweb.middleware.ContentSecurityPolicyMiddleware",
