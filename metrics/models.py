@@ -122,7 +122,7 @@ class AlarmState(models.Model):
     n = models.BigIntegerField(default=0)
     k = models.FloatField(default=0)
     log_evidence = models.FloatField(default=0)
-    data = models.JSONField(default=dict)  # metrics.domain.verdict.TestState
+    data = models.JSONField(default=dict)  # metrics.domain.verdict.JudgeState
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["rollout", "alarm"], name="alarm_state_once")]

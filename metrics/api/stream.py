@@ -28,12 +28,17 @@ async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Events after `Last-Event-ID` (a header, or `?after=` for a first connection), else from now on; `?stage=` keeps one stage's."""
     if request.method != "GET":
         return _refused(DenvError("Only GET is possible here.", code="method-not-allowed"), 405)
-    if not await _known(request):
+    known = await _known(request)
+    seq = await sync_to_async(latest_seq)() if known else 0
+    # Django gives a request's connection back when its response ends, and this one lasts for hours: a few streams would
+    # take the whole pool.
+    await sync_to_async(close_old_connections)()
+    if not known:
         return _refused(DenvError("Log in, or send a bearer token.", code="not-authenticated"), 401)
     text = request.headers.get("Last-Event-ID") or request.GET.get("after", "")
     if text and not (text.isdecimal() and len(text) < 19):
         return _refused(InvalidError(f"`{text}` is no number of an event", fields={"Last-Event-ID": ["not a number"]}), 400)
-    seq = int(text) if text else await _latest()
+    seq = int(text) if text else seq
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # or a proxy holds the lines back
     return StreamingHttpResponse(_lines(seq, request.GET.get("stage", "")), content_type="text/event-stream", headers=headers)
 
@@ -80,13 +85,9 @@ def _read_now(seq: int) -> tuple[EventView, ...]:
     try:
         return events_after(seq=seq, limit=_BATCH)
     finally:
-        close_old_connections()  # a stream stays open for hours, and must not keep a connection for as long
+        close_old_connections()
 
 
 async def _read(seq: int) -> tuple[EventView, ...]:
     """In any thread: one kept for each stream would cost more than the reading."""
     return await sync_to_async(_read_now, thread_sensitive=False)(seq)
-
-
-async def _latest() -> int:
-    return await sync_to_async(latest_seq)()

@@ -30,7 +30,7 @@ _NEW_RELATIVE = RelativeState()
 
 
 @dataclass(frozen=True, slots=True)
-class TestState:
+class JudgeState:
     """All that the test of one alarm of one rollout must remember."""
 
     canary: ArmState = _NEW_ARM
@@ -46,21 +46,21 @@ class Arms:
     baseline: AlarmCount | None = None
 
 
-def state_begin_anew(spec: AlarmSpec, state: TestState) -> TestState:
+def state_begin_anew(spec: AlarmSpec, state: JudgeState) -> JudgeState:
     """Count from nothing without forgetting what was spent and proved: a new step has begun."""
-    return TestState(
+    return JudgeState(
         canary=arm_begin_anew(spec, state.canary),
         baseline=arm_begin_anew(spec, state.baseline),
         relative=RelativeState(logs=state.relative.logs),
     )
 
 
-def state_look(spec: AlarmSpec, state: TestState, arms: Arms) -> TestState:
+def state_look(spec: AlarmSpec, state: JudgeState, arms: Arms) -> JudgeState:
     """The state after a look. The same counts again change nothing."""
     baseline = arms.baseline or state.baseline.seen
     if _fell(state.canary.seen, arms.canary) or _fell(state.baseline.seen, baseline):
         state = state_begin_anew(spec, state)  # rows are gone; counts that fall have no meaning as a continuation
-    return TestState(
+    return JudgeState(
         canary=arm_look(state.canary, arms.canary),
         baseline=arm_look(state.baseline, baseline),
         relative=relative_look(state.relative, arms.canary, baseline),
@@ -71,7 +71,7 @@ def _fell(before: AlarmCount, now: AlarmCount) -> bool:
     return now.n < before.n or now.k < before.k - 1e-6
 
 
-def verdict_of(spec: AlarmSpec, state: TestState, arms: Arms, *, alpha: float, fresh: bool) -> AlarmVerdict:
+def verdict_of(spec: AlarmSpec, state: JudgeState, arms: Arms, *, alpha: float, fresh: bool) -> AlarmVerdict:
     """The verdict on a state that has looked at `arms`. Without fresh figures nothing counts as healthy."""
     count = arms.canary
     low, high = interval(count.n, count.k) if count.n else (None, None)

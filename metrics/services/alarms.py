@@ -10,7 +10,7 @@ from django.db import transaction
 from denvweb.core import wire
 from metrics.domain.evidence import log_arm_evidence
 from metrics.domain.types import AlarmSpec
-from metrics.domain.verdict import Arms, TestState, state_begin_anew, state_look, verdict_of
+from metrics.domain.verdict import Arms, JudgeState, state_begin_anew, state_look, verdict_of
 from metrics.domain.views import AlarmVerdict
 from metrics.models import AlarmState
 from metrics.selectors.windows import alarm_arms, figures_fresh
@@ -59,7 +59,7 @@ def _states_lock(rollout: str, alarms: Sequence[AlarmSpec], since: datetime, now
 
 
 def _look(spec: AlarmSpec, row: AlarmState, arms: Arms, *, since: datetime, now: datetime, alpha: float, fresh: bool) -> AlarmVerdict:
-    before = wire.from_plain(row.data, TestState) if row.data else TestState()
+    before = wire.from_plain(row.data, JudgeState) if row.data else JudgeState()
     state = state_look(spec, before if row.since == since else state_begin_anew(spec, before), arms)
     if state != before or row.since != since:
         row.since, row.looked_at, row.data = since, now, wire.to_plain(state)

@@ -218,6 +218,12 @@ async def test_a_browser_s_session_may_follow_too(token: str) -> None:
             assert b"retry" in await anext(chunks)
 
 
+async def test_an_open_stream_keeps_no_database_connection(token: str) -> None:
+    async with _streaming(token) as reader:
+        await reader.block()
+        assert await sync_to_async(lambda: connection.connection is None)()
+
+
 @pytest.mark.parametrize("text", ["-1", "x", "9" * 30])
 async def test_a_bad_last_event_id_is_refused(token: str, text: str) -> None:
     async with _client() as client:

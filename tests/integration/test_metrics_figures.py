@@ -7,8 +7,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from celery import current_app
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from denvweb.core.errors import InvalidError
 from metrics.domain.histogram import Histogram
@@ -18,6 +20,7 @@ from metrics.models import GaugeWindow, IngestedReport, Window
 from metrics.selectors import alarm_values, frame_view, metrics_view
 from metrics.services import gauges_record, series_ingest
 from metrics.services.rollup import metrics_prune, windows_roll_up
+from metrics.tasks import roll_up
 
 NOW = datetime(2026, 3, 1, 12, 0, 5, tzinfo=UTC)
 pytestmark = pytest.mark.django_db
@@ -190,6 +193,14 @@ def _same(got: tuple[list[MetricsView], FrameView], wanted: tuple[list[MetricsVi
         one, other = ours.total.latencies[Metric.TTFT], theirs.total.latencies[Metric.TTFT]
         assert replace(one, mean_s=None) == replace(other, mean_s=None)
         assert one.mean_s == pytest.approx(other.mean_s)
+
+
+def test_the_task_may_run_any_number_of_times() -> None:
+    _report(0, _key("u-1", 1), [0.1], now=timezone.now() - timedelta(minutes=20))
+    for _ in range(2):
+        roll_up()
+    assert list(Window.objects.order_by("seconds").values_list("seconds", "counters__requests")) == [(10, 1), (300, 1)]
+    assert current_app.tasks["metrics.roll_up"] is not None
 
 
 def test_late_figures_are_rolled_up_again() -> None:
