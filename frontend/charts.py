@@ -222,7 +222,7 @@ def figure(
     marks: Sequence[Mark] = (),
     top: float | None = None,
 ) -> dict[str, Any]:
-    """Data and layout of one chart over the instants `at`; `top` fixes the axis."""
+    """Data and layout of one chart over the instants `at`; `top` fixes the vertical axis."""
     when = [iso(instant) for instant in at]
     if kind == "stack":
         data = [_stack_trace(line, when, unit) for line in lines]

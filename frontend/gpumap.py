@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from django.utils.safestring import SafeString, mark_safe
@@ -46,8 +46,19 @@ class Resident:
     canary: bool
 
 
-def _on_trial(cell: GpuCell, stable: dict[str, str]) -> bool:
-    return bool(cell.release) and stable.get(cell.stage, cell.release) != cell.release
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A unit by its own release: a pool that a release left alone still bears the older one's name."""
+
+    release: str
+    canary: bool
+
+
+Tenants = Mapping[str, Tenant]  # by unit
+
+
+def _tenant(cell: GpuCell, tenants: Tenants) -> Tenant:
+    return tenants.get(cell.unit) or Tenant(cell.release, canary=False)
 
 
 def _kind(node: NodeMap, cell: GpuCell, canary: bool) -> str:
@@ -75,12 +86,12 @@ def _mark(kind: str, cell: GpuCell, x: int, y: int, first_row: bool) -> str:
     return ""
 
 
-def _cells(domain: DomainMap, stable: dict[str, str]) -> Iterator[str]:
+def _cells(domain: DomainMap, tenants: Tenants) -> Iterator[str]:
     column = 0
     for node in domain.nodes:
         for place, cell in enumerate(node.cells):
             x, y = (column + place // ROWS_MAX) * PITCH, place % ROWS_MAX * PITCH
-            kind = _kind(node, cell, _on_trial(cell, stable))
+            kind = _kind(node, cell, _tenant(cell, tenants).canary)
             yield f'<rect class="g {kind}" x="{x}" y="{y}" width="{CELL}" height="{CELL}"/>'
             if kind.endswith("c") and not cell.first:
                 yield f'<rect class="hc" x="{x}" y="{y}" width="{CELL}" height="{CELL}"/>'
@@ -92,13 +103,11 @@ def _columns(node: NodeMap) -> int:
     return max(1, -(-len(node.cells) // ROWS_MAX))
 
 
-def _residents(domain: DomainMap, stable: dict[str, str]) -> tuple[Resident, ...]:
-    found = {
-        (cell.stage, cell.slot, cell.release): Resident(cell.stage, cell.slot, cell.release, _on_trial(cell, stable))
-        for node in domain.nodes
-        for cell in node.cells
-        if cell.stage
-    }
+def _residents(domain: DomainMap, tenants: Tenants) -> tuple[Resident, ...]:
+    found = {}
+    for cell in (cell for node in domain.nodes for cell in node.cells if cell.stage):
+        tenant = _tenant(cell, tenants)
+        found[cell.stage, cell.slot, cell.unit] = Resident(cell.stage, cell.slot, tenant.release, tenant.canary)
     return tuple(found[key] for key in sorted(found))
 
 
@@ -120,12 +129,12 @@ def _tile(tone: str, residents: tuple[Resident, ...]) -> str:
     return "f" if not residents else "c" if any(resident.canary for resident in residents) else "b"
 
 
-def draw(domain: DomainMap, stable: dict[str, str]) -> Picture:
-    """The picture of a domain. `stable` has each stage's steady release by key; another release there is a canary."""
+def draw(domain: DomainMap, tenants: Tenants) -> Picture:
+    """The picture of a domain whose units are `tenants`."""
     columns = sum(_columns(node) for node in domain.nodes)
     rows = max((min(ROWS_MAX, len(node.cells)) for node in domain.nodes), default=1)
     used = sum(cell.state == "used" for node in domain.nodes for cell in node.cells)
-    residents = _residents(domain, stable)
+    residents = _residents(domain, tenants)
     tone, troubles = _troubles(domain)
     name = domain.domain.rpartition("/")[2]
     who = "; ".join(f"{r.stage} unit {r.slot}, release {number_of(r.release)}{' on trial' if r.canary else ''}" for r in residents)
@@ -135,7 +144,7 @@ def draw(domain: DomainMap, stable: dict[str, str]) -> Picture:
         domain=domain.domain,
         viewbox=f"-1 -1 {columns * PITCH} {rows * PITCH}",
         # Only numbers and fixed words were put together above: nothing that anybody typed.
-        svg=mark_safe("".join(_cells(domain, stable))),
+        svg=mark_safe("".join(_cells(domain, tenants))),
         label=f"{name}: {who or 'free'}{'; ' + troubles if troubles else ''}",
         tone=tone,
         headline=headline or "0 free",

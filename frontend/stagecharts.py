@@ -44,6 +44,7 @@ ERRORS = (  # what a client sees, and the router's classes behind it
 )
 LATENCIES = ("ttft.p50", "ttft.p99", "itl.p50", "itl.p99")
 _MARKS_MAX = 8
+_SHORTEST = timedelta(minutes=3)
 _MARK_KINDS = ("rollout", "rollback", "alarm", "release")
 _RAMP = ("ph-1", "ph-2", "ph-3", "ph-4")
 _PATTERNS = ("", "/", "", "x")
@@ -84,8 +85,8 @@ def build(stage: StageView, span: Span, now: datetime) -> list[Chart]:
     names = (*(name for name, _, _ in PHASES), "requests", "errors", *(name for _, classes in ERRORS for name in classes), "local_ratio")
     total = _frame(stage, span, now, names, by="total")
     by_unit = _frame(stage, span, now, ("gauge.prefill_queue", "gauge.kv_use"), by="unit")
-    drawn = marks(stage.stage, span, now)
-    return [
+    drawn, since = marks(stage.stage, span, now), _since(total)
+    built = [
         _latency(stage, frame, drawn, "ttft"),
         _latency(stage, frame, drawn, "itl"),
         _phases(total, drawn),
@@ -95,6 +96,18 @@ def build(stage: StageView, span: Span, now: datetime) -> list[Chart]:
         _share(total, drawn),
         _requests(stage, frame, drawn),
     ]
+    for chart in built:
+        if chart.figure and since:
+            chart.figure["layout"]["xaxis"]["range"][0] = charts.iso(since)
+    return built
+
+
+def _since(frame: FrameView) -> datetime | None:
+    """Where the time axis begins: with the first request when the range holds it, so that a young stage's lines can be read."""
+    first = next((index for index, value in enumerate(_total(frame, "requests")) if value is not None), None)
+    if not first or not frame.at:
+        return None
+    return min(frame.at[first - 1], frame.at[-1] - _SHORTEST)
 
 
 def _frame(stage: StageView, span: Span, now: datetime, names: Sequence[str], by: str = "release") -> FrameView:

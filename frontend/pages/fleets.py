@@ -14,9 +14,9 @@ from fleets.domain.types import NodeState
 from fleets.domain.views import DomainMap, FleetMap, NodeMap
 from fleets.selectors import fleet_maps
 from frontend import gpumap, words
-from frontend.gpumap import Picture
+from frontend.gpumap import Picture, Tenants
 from frontend.pages.base import PageRequest, page, show
-from frontend.pages.stage import stable_releases
+from frontend.pages.stage import tenants
 from frontend.words import Badge
 from releases.selectors.stages import stages_view
 
@@ -80,20 +80,20 @@ def _counts(fleet: FleetMap) -> tuple[int, int]:
     return used, max(0, fleet.gpus - fleet.free - used)
 
 
-def _tile(domain: DomainMap, stable: dict[str, str]) -> Tile:
-    picture = gpumap.draw(domain, stable)
+def _tile(domain: DomainMap, who: Tenants) -> Tile:
+    picture = gpumap.draw(domain, who)
     return Tile(picture.tile, _TILE_MARKS[picture.tile], f"{picture.label}, {_TILE_WORDS[picture.tile]}", picture.name)
 
 
 _TILE_ORDER = "xscbf"
 
 
-def block(fleet: FleetMap, stable: dict[str, str]) -> Block:
+def block(fleet: FleetMap, who: Tenants) -> Block:
     """A fleet ready for its page."""
     used, unusable = _counts(fleet)
     dense = len(fleet.domains) > DENSE_ABOVE
-    tiles = sorted((_tile(domain, stable) for domain in fleet.domains), key=lambda tile: _TILE_ORDER.index(tile.kind)) if dense else ()
-    pictures = () if dense else tuple(gpumap.draw(domain, stable) for domain in fleet.domains)
+    tiles = sorted((_tile(domain, who) for domain in fleet.domains), key=lambda tile: _TILE_ORDER.index(tile.kind)) if dense else ()
+    pictures = () if dense else tuple(gpumap.draw(domain, who) for domain in fleet.domains)
     sizes = Counter(domain.size for domain in fleet.domains)
     shape = ", ".join(f"{words.plural(count, 'domain')} of {size} GPUs" for size, count in sorted(sizes.items()))
     small = all(len(domain.nodes) <= 1 for domain in fleet.domains)
@@ -160,8 +160,8 @@ def _largest_hole(fleets: Sequence[FleetMap]) -> DomainMap | None:
 def fleets(request: PageRequest) -> HttpResponse:
     """All fleets as maps."""
     maps = fleet_maps()
-    stable = stable_releases(stages_view())
-    blocks = [block(fleet, stable) for fleet in maps]
+    who = tenants(stages_view())
+    blocks = [block(fleet, who) for fleet in maps]
     rows = node_rows(maps)
     return show(
         request,

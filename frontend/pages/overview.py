@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
 
@@ -20,8 +20,9 @@ from metrics.selectors import events_view, frame_view, metrics_view
 from releases.domain.views import AlarmView, StageView
 from releases.selectors.stages import stages_view
 
-_SPAN_S = 3600.0
-_STEP_S = 60.0
+_SPAN_S = 1800.0
+_STEP_S = 20.0
+_SHORTEST = 9  # steps that a sparkline shows at least
 _RATE_SPAN_S = 60.0
 _EVENTS = 8
 
@@ -84,7 +85,7 @@ def metric_cell(stage: StageView, frame: FrameView, metric: str, base: str, cana
     says = f"{value_s * 1000:,.0f} ms now" if value_s is not None else "no figures now"
     limit_says = f", limit {limit_s * 1000:,.0f} ms" if limit_s else ""
     return MetricCell(
-        spark=spark.draw(base_line, canary_line, limit_s, f"{stage.stage} {metric.upper()} p99, last 60 min: {says}{limit_says}"),
+        spark=spark.draw(base_line, canary_line, limit_s, f"{stage.stage} {metric.upper()} p99: {says}{limit_says}"),
         value=_ms(value_s),
         limit=_ms(limit_s),
         over=bool(limit_s and value_s and value_s > limit_s),
@@ -127,12 +128,21 @@ def row(stage: StageView, frame: FrameView, now_figures: MetricsView) -> Row:
     )
 
 
-def _rows(stages: Sequence[StageView], now: datetime) -> list[Row]:
-    rows = []
-    for stage in stages:
-        frame = frame_view(stage=stage.stage, names=("ttft.p99", "itl.p99"), span_s=_SPAN_S, step_s=_STEP_S, by="release", now=now)
-        rows.append(row(stage, frame, metrics_view(stage=stage.stage, span_s=_RATE_SPAN_S, by="release", now=now)))
-    return rows
+def _frames(stages: Sequence[StageView], now: datetime) -> tuple[dict[str, FrameView], int]:
+    """The lines of all stages, cut to where the first of them begins, and how many minutes that is."""
+    frames = {
+        stage.stage: frame_view(stage=stage.stage, names=("ttft.p99", "itl.p99"), span_s=_SPAN_S, step_s=_STEP_S, by="release", now=now)
+        for stage in stages
+    }
+    points = max((len(frame.at) for frame in frames.values()), default=0)
+    lines = [line.values for frame in frames.values() for line in frame.lines]
+    first = min((index for values in lines for index, value in enumerate(values) if value is not None), default=0)
+    skip = max(0, min(first, points - _SHORTEST))
+    cut = {
+        name: replace(frame, at=frame.at[skip:], lines=tuple(replace(line, values=line.values[skip:]) for line in frame.lines))
+        for name, frame in frames.items()
+    }
+    return cut, round((points - skip) * _STEP_S / 60)
 
 
 @require_safe
@@ -142,7 +152,10 @@ def overview(request: PageRequest) -> HttpResponse:
     now = datetime.now(UTC)
     stages, fleets = stages_view(), fleet_maps()
     needs, moves = attention.needs_person(stages, fleets), attention.moving(stages)
-    rows = _rows(stages, now)
+    frames, minutes = _frames(stages, now)
+    rows = [
+        row(stage, frames[stage.stage], metrics_view(stage=stage.stage, span_s=_RATE_SPAN_S, by="release", now=now)) for stage in stages
+    ]
     return show(
         request,
         "overview",
@@ -155,6 +168,7 @@ def overview(request: PageRequest) -> HttpResponse:
             "moves": moves,
             "models": [(model, list(group)) for model, group in groupby(rows, key=lambda row: row.view.model)],
             "stages": stages,
+            "minutes": minutes,
             "per_s": sum(row.per_s or 0 for row in rows),
             "simulated": any(stage.simulated for stage in stages),
             "fleets": fleets,

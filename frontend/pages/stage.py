@@ -14,7 +14,7 @@ from denvweb.core import units
 from fleets.domain.views import FleetMap, UnitView
 from fleets.selectors import fleet_maps
 from frontend import charts, evidence, gpumap, stagecharts, unitpic, words
-from frontend.gpumap import Picture
+from frontend.gpumap import Tenant
 from frontend.pages.assets import plotly_version
 from frontend.pages.base import PageRequest, page, show
 from frontend.pages.overview import two_releases
@@ -107,22 +107,26 @@ def will(stage: StageView) -> tuple[Will, ...]:
     return tuple(lines)
 
 
-def stable_releases(stages: Sequence[StageView]) -> dict[str, str]:
-    """Each stage's steady release, by stage: whatever else runs there is on trial."""
-    return {stage.stage: two_releases(stage)[0] for stage in stages}
+def tenants(stages: Sequence[StageView]) -> dict[str, Tenant]:
+    """Every unit with its release, and whether that is on trial."""
+    found = {}
+    for stage in stages:
+        base, _ = two_releases(stage)
+        found.update({unit.unit: Tenant(unit.release, bool(base) and unit.release != base) for unit in stage.units})
+    return found
 
 
 def drawings(stage: StageView, maps: Sequence[FleetMap], figures: Sequence[GroupView]) -> tuple[unitpic.Drawing, ...]:
     """All units of the stage, each with its figures and its domain."""
-    base, _ = two_releases(stage)
     by_unit = {group.group: group for group in figures}
     domains = {domain.domain: domain for fleet in maps for domain in fleet.domains}
+    who = tenants([stage])
 
     def drawing(unit: UnitView) -> unitpic.Drawing:
         domain = domains.get(unit.domain)
-        picture: Picture | None = gpumap.draw(domain, {stage.stage: base}) if domain else None
+        picture = gpumap.draw(domain, who) if domain else None
         nodes = len(domain.nodes) if domain else 0
-        return unitpic.draw(unit, bool(base) and unit.release != base, by_unit.get(unit.unit), picture, nodes)
+        return unitpic.draw(unit, who[unit.unit].canary, by_unit.get(unit.unit), picture, nodes)
 
     return tuple(drawing(unit) for unit in sorted(stage.units, key=lambda unit: unit.slot))
 

@@ -163,3 +163,12 @@ def cent(ratio: float) -> str:
 def plain(value: float) -> str:
     """A number for an attribute: no separators, no needless digits."""
     return f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+@register.filter
+def sentence(text: str) -> str:
+    """Words of a state machine as a sentence: a capital first, a stop at the end."""
+    text = text.strip()
+    if not text:
+        return ""
+    return text[0].upper() + text[1:] + ("" if text[-1] in ".!?…" else ".")

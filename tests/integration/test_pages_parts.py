@@ -48,7 +48,7 @@ def test_one_to_one_stands_at_the_dotted_mark() -> None:
 
 def test_a_map_has_a_column_a_node_and_hatches_what_is_on_trial() -> None:
     _, canary = samples.units()
-    picture = gpumap.draw(samples.nvl72("d02", canary), {"ds-flash/prod-us": "ds-flash@7"})
+    picture = gpumap.draw(samples.nvl72("d02", canary), {"u-2": gpumap.Tenant("ds-flash@8", canary=True)})
     assert picture.viewbox == "-1 -1 288 64"
     assert picture.svg.count('class="g Pc"') == 8
     assert picture.svg.count('class="g Dc"') == 64
