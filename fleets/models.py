@@ -72,6 +72,9 @@ class Node(models.Model):
     credential_id = models.CharField(max_length=40, unique=True)
     secret_hash = models.CharField(max_length=64)
     cordoned = models.BooleanField(default=False)
+    cordon_reason = models.CharField(max_length=200, blank=True)
+    draining = models.BooleanField(default=False)  # its units are to be replaced elsewhere; always cordoned too
+    drained_at = models.DateTimeField(null=True, blank=True)  # when the last claim on it had gone
     state = models.CharField(max_length=10, choices=_choices(NodeState), default=NodeState.NEW)
     boot = models.CharField(max_length=64, blank=True)
     last_report_at = models.DateTimeField(null=True, blank=True)  # by this server's clock, never the node's

@@ -1,4 +1,4 @@
-"""`denv fleets` and `denv nodes`."""
+"""`denv fleets`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import click
 
 from denvweb.cli.client import Client
 from denvweb.cli.output import echo_json, json_option, paint, table
-from fleets.domain.types import NodeState
 from fleets.domain.views import DomainMap, FleetMap
-
-_NODE_LEVELS = {NodeState.READY: "ok", NodeState.SUSPECT: "warn", NodeState.LOST: "bad"}
 
 
 def _occupants(domain: DomainMap) -> str:
@@ -52,22 +49,3 @@ def fleets(fleet: str | None, as_json: bool) -> None:
             [domain.domain, f"{domain.free}/{domain.size}", f"{len(domain.nodes)} nodes", _occupants(domain)] for domain in view.domains
         ]
         click.echo(table(rows, right=(1,), indent="  "))
-
-
-@click.command()
-@json_option
-def nodes(as_json: bool) -> None:
-    """Every node: its state, its last report and its free GPUs."""
-    found = Client().get_list("fleets", FleetMap)
-    if as_json:
-        echo_json([{"fleet": fleet.fleet, "nodes": [node for domain in fleet.domains for node in domain.nodes]} for fleet in found])
-        return
-    rows = [["node", "state", "free", "last report"]]
-    for fleet in found:
-        for domain in fleet.domains:
-            for node in domain.nodes:
-                free = sum(cell.state == "free" for cell in node.cells)
-                state = paint(node.state.value, _NODE_LEVELS.get(node.state, "")) + (" cordoned" if node.cordoned else "")
-                last = f"{node.last_report_at:%Y-%m-%d %H:%M:%S}" if node.last_report_at else "never"
-                rows.append([node.node, state, f"{free}/{len(node.cells)}", last])
-    click.echo(table(rows, right=(2,)))

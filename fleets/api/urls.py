@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
+from fleets.api.node_views import CordonView, JoinTokensView, UncordonView
 from fleets.api.views import FleetDetailView, FleetListView
 
 urlpatterns: list[URLPattern] = [
     path("fleets", FleetListView.as_view()),
     path("fleets/<str:name>", FleetDetailView.as_view()),
+    path("join-tokens", JoinTokensView.as_view()),
+    path("nodes/<str:name>/cordon", CordonView.as_view()),
+    path("nodes/<str:name>/uncordon", UncordonView.as_view()),
 ]

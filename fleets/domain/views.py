@@ -121,6 +121,8 @@ class NodeMap:
     cordoned: bool
     last_report_at: datetime | None
     cells: tuple[GpuCell, ...]
+    draining: bool = False  # its units are being replaced elsewhere
+    cordon_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,3 +148,27 @@ class FleetMap:
     nodes_silent: int
     frozen: str  # the sentence when healing is frozen because too many nodes went silent at once
     domains: tuple[DomainMap, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinTokenView:
+    """A join token, shown this once."""
+
+    token: str
+    fleet: str
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStanding:
+    """One node as it stands, without its cells."""
+
+    node: str
+    fleet: str
+    domain: str
+    state: NodeState
+    cordoned: bool
+    draining: bool
+    reason: str  # of the cordon
+    gpus: int
+    used: int  # GPUs that units hold

@@ -1,8 +1,18 @@
 """What the fleets app answers: every value is a view, and costs a fixed number of queries whatever its size."""
 
 from fleets.selectors.fleets import fleet_maps, fleet_views
+from fleets.selectors.nodes import node_standing
 from fleets.selectors.routing import router_table, routers_view, table_generation
 from fleets.selectors.snapshot import node_snapshot
 from fleets.selectors.units import units_view
 
-__all__ = ["fleet_maps", "fleet_views", "node_snapshot", "router_table", "routers_view", "table_generation", "units_view"]
+__all__ = [
+    "fleet_maps",
+    "fleet_views",
+    "node_snapshot",
+    "node_standing",
+    "router_table",
+    "routers_view",
+    "table_generation",
+    "units_view",
+]

@@ -117,7 +117,8 @@ def _domain_map(domain: Domain, nodes: Sequence[Node], cells: dict[str, dict[int
 def _node_map(node: Node, used: dict[int, GpuCell]) -> NodeMap:
     unfit = unfit_gpus(node) if node.gpu_reports else {}
     cells = tuple(used.get(index) or GpuCell(index, unfit.get(index, "free")) for index in range(node.gpus))
-    return NodeMap(node.name, NodeState(node.state), node.cordoned, node.last_report_at, cells)
+    state = NodeState(node.state)
+    return NodeMap(node.name, state, node.cordoned, node.last_report_at, cells, node.draining, node.cordon_reason)
 
 
 def _used_cell(claim: GpuClaim) -> GpuCell:

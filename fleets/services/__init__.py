@@ -1,6 +1,7 @@
 """Changes to fleets. Each runs in its caller's transaction, and pokes once that is committed."""
 
-from fleets.services.nodes import join_token_create, node_cordon, nodes_join
+from fleets.services.cordons import node_cordon, node_drain
+from fleets.services.nodes import join_token_create, join_token_issue, nodes_join
 from fleets.services.reports import report_take
 from fleets.services.routers import router_report_take
 from fleets.services.routing import routing_set
@@ -8,7 +9,9 @@ from fleets.services.units import unit_create, unit_drain, unit_request_probe, u
 
 __all__ = [
     "join_token_create",
+    "join_token_issue",
     "node_cordon",
+    "node_drain",
     "nodes_join",
     "report_take",
     "router_report_take",

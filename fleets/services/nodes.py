@@ -1,31 +1,46 @@
-"""Nodes come in: join tokens, joining, cordons."""
+"""Nodes come in: join tokens, joining, credentials."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db import transaction
 from django.utils import timezone
 
-from denvweb.core.errors import ConflictError, ForbiddenError, InvalidError, NotFoundError
+from denvweb.core.errors import ConflictError, ForbiddenError, InvalidError
 from denvweb.core.ids import Credential, new_credential, parse_credential, secret_matches
 from fleets.domain.protocol import JoinReply, JoinRequest, NodeFacts
+from fleets.domain.views import JoinTokenView
 from fleets.models import Domain, Fleet, JoinToken, NextGeneration, Node
 from fleets.services.launch import PORTS_A_RANK
 from metrics.services import event_append
 
+JOIN_TOKEN_TTL_S = 3600.0
+_FLEET_NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _FACTS = ["gpus", "host", "port_base", "port_count", "simulated", "agent_version"]
 
 
-def join_token_create(*, fleet: str, created_by: str, ttl_s: float = 3600) -> str:
+def join_token_create(*, fleet: str, created_by: str, ttl_s: float = JOIN_TOKEN_TTL_S) -> str:
     """A token that lets one agent process join its nodes to a fleet, once and within `ttl_s`; it cannot be read again."""
+    return join_token_issue(fleet=fleet, created_by=created_by, ttl_s=ttl_s).token
+
+
+@transaction.atomic
+def join_token_issue(*, fleet: str, created_by: str, via: str = "system", ttl_s: float = JOIN_TOKEN_TTL_S) -> JoinTokenView:
+    """The same, with what the token is good for; noted in the journal. The fleet comes into being with its first node."""
+    if not _FLEET_NAME.fullmatch(fleet):
+        problem = "must be 1 to 63 of a-z, 0-9 and -, begin with a letter and end with a letter or a digit"
+        raise InvalidError(f"`{fleet}` is no name for a fleet: it {problem}.", code="bad-fleet-name", fields={"fleet": [problem]})
     credential = new_credential("join")
     expires_at = timezone.now() + timedelta(seconds=ttl_s)
     JoinToken.objects.create(
         id=credential.id, secret_hash=credential.secret_hash, fleet=fleet, created_by=created_by, expires_at=expires_at
     )
-    return credential.text
+    sentence = f"{created_by} made join token {credential.id} for fleet {fleet}, good until {expires_at:%H:%M} UTC"
+    event_append(kind="join-token.created", sentence=sentence, actor=created_by, via=via, fleet=fleet)
+    return JoinTokenView(credential.text, fleet, expires_at)
 
 
 @transaction.atomic
@@ -56,7 +71,7 @@ def _token_use(text: str, now: datetime) -> str:
     credential = parse_credential(text)
     token = JoinToken.objects.filter(id=credential.id).first() if credential else None
     if credential is None or token is None or not secret_matches(credential.secret, token.secret_hash):
-        raise ForbiddenError("This join token is unknown; make one with `denv nodes token FLEET`.", code="join-token-unknown")
+        raise ForbiddenError("This join token is unknown; make one with `denv token join FLEET`.", code="join-token-unknown")
     if token.expires_at <= now:
         raise ForbiddenError(f"This join token ended at {token.expires_at:%H:%M:%S} UTC; make a new one.", code="join-token-expired")
     if not JoinToken.objects.filter(id=token.id, used_at=None).update(used_at=now):
@@ -127,17 +142,3 @@ def node_authenticate(*, credential: str) -> Node:
             "This node credential is unknown or was replaced; join again with a new token.", code="node-credential-unknown"
         )
     return node
-
-
-@transaction.atomic
-def node_cordon(*, node: str, cordoned: bool, actor: str, via: str) -> None:
-    """Have a node take no new ranks, or take them again; what runs there goes on."""
-    row = Node.objects.select_for_update(no_key=True).filter(name=node).select_related("domain").first()
-    if row is None:
-        raise NotFoundError(f"There is no node {node}.")
-    if row.cordoned == cordoned:
-        return
-    Node.objects.filter(name=node).update(cordoned=cordoned)
-    what = "is cordoned: it takes nothing new" if cordoned else "takes new ranks again"
-    kind = "node.cordoned" if cordoned else "node.uncordoned"
-    event_append(kind=kind, sentence=f"node {node} {what}", actor=actor, via=via, fleet=row.domain.fleet_id)

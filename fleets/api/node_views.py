@@ -1,0 +1,77 @@
+"""Nodes over REST: tokens to join with, cordons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import status
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from denvweb.api import schema_of
+from denvweb.auth import via_of
+from denvweb.core import wire
+from denvweb.core.errors import ForbiddenError
+from fleets.domain.views import JoinTokenView, NodeStanding
+from fleets.selectors import node_standing
+from fleets.services import join_token_issue, node_cordon
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class JoinTokenBody:
+    """The fleet that the nodes will join."""
+
+    fleet: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBody:
+    """Why, for the journal."""
+
+    reason: str = ""
+
+
+def _body(request: Request, into: type[T]) -> T:
+    return wire.from_plain(request.data or {}, into)
+
+
+class JoinTokensView(APIView):
+    """POST /join-tokens."""
+
+    @extend_schema(request=schema_of(JoinTokenBody), responses={201: schema_of(JoinTokenView)}, operation_id="join_token_create")
+    def post(self, request: Request) -> Response:
+        """A one-use token with which an agent joins its nodes to a fleet; administrators only."""
+        if not request.user.is_superuser:
+            raise ForbiddenError("Only an administrator may make a join token: whoever has one can add nodes to the fleet.")
+        fleet = _body(request, JoinTokenBody).fleet
+        made = join_token_issue(fleet=fleet, created_by=request.user.get_username(), via=via_of(request))
+        return Response(wire.to_plain(made), status=status.HTTP_201_CREATED)
+
+
+class CordonView(APIView):
+    """POST /nodes/{name}/cordon."""
+
+    @extend_schema(request=schema_of(NodeBody), responses=schema_of(NodeStanding), operation_id="node_cordon")
+    def post(self, request: Request, name: str) -> Response:
+        """Have a node take nothing new; what runs there goes on."""
+        return _cordon(request, name, cordoned=True)
+
+
+class UncordonView(APIView):
+    """POST /nodes/{name}/uncordon."""
+
+    @extend_schema(request=schema_of(NodeBody), responses=schema_of(NodeStanding), operation_id="node_uncordon")
+    def post(self, request: Request, name: str) -> Response:
+        """Have a node take new ranks again; a drain of it ends."""
+        return _cordon(request, name, cordoned=False)
+
+
+def _cordon(request: Request, name: str, *, cordoned: bool) -> Response:
+    reason = _body(request, NodeBody).reason
+    node_cordon(node=name, cordoned=cordoned, actor=request.user.get_username(), via=via_of(request), reason=reason)
+    return Response(wire.to_plain(node_standing(node=name)))

@@ -1,0 +1,69 @@
+"""What people do to nodes over REST: tokens to join with, cordons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from fleets.domain.protocol import JoinRequest
+from fleets.selectors import fleet_maps, fleet_views
+from fleets.services import nodes_join
+from metrics.selectors import events_view
+from tests.integration.fleets_world import World
+
+pytestmark = pytest.mark.django_db
+
+
+def _login(client: Client, *, admin: bool = False) -> None:
+    make = User.objects.create_superuser if admin else User.objects.create_user
+    client.force_login(make("ada" if admin else "eve"))
+
+
+def _post(client: Client, path: str, body: object = None) -> Any:
+    return client.post(f"/api/v1/{path}", body or {}, content_type="application/json")
+
+
+def test_an_administrators_join_token_joins_nodes_to_its_fleet(client: Client) -> None:
+    world = World(domains=1, nodes=1)
+    _login(client, admin=True)
+    answer = _post(client, "join-tokens", {"fleet": "gb200-use1"})
+    assert answer.status_code == 201
+    assert set(answer.json()) == {"token", "fleet", "expires_at"} and answer.json()["fleet"] == "gb200-use1"
+    nodes_join(request=JoinRequest(answer.json()["token"], (world.agents["gb200-use1-d01-n01"].facts,)))
+    (made,) = [event for event in events_view(fleet="gb200-use1") if (event.kind, event.actor) == ("join-token.created", "ada")]
+    assert made.via == "ui"
+    assert answer.json()["token"].partition(".")[2] not in made.sentence  # its secret is said once
+
+
+def test_others_get_no_join_token_and_a_bad_fleet_name_is_refused(client: Client) -> None:
+    assert _post(client, "join-tokens", {"fleet": "f"}).status_code in (401, 403)
+    _login(client)
+    refused = _post(client, "join-tokens", {"fleet": "f"})
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+    _login(client, admin=True)
+    for name in ("", "Bad Name", "-x", "a" * 64):
+        bad = _post(client, "join-tokens", {"fleet": name})
+        assert (bad.status_code, bad.json()["code"]) == (400, "bad-fleet-name")
+
+
+def test_a_cordoned_node_keeps_what_it_runs_and_takes_nothing_new(client: Client) -> None:
+    world = World(domains=1, nodes=2)
+    _login(client)
+    name = "gb200-use1-d01-n01"
+    answer = _post(client, f"nodes/{name}/cordon", {"reason": "fan replaced"}).json()
+    assert (answer["cordoned"], answer["draining"], answer["reason"], answer["used"]) == (True, False, "fan replaced", 0)
+    assert fleet_views()[0].domains[0].free == 4
+    assert fleet_maps()[0].domains[0].nodes[0].cordon_reason == "fan replaced"
+    _post(client, f"nodes/{name}/cordon", {"reason": "fan replaced"})  # once more: nothing new to say
+    assert _post(client, f"nodes/{name}/uncordon").json()["cordoned"] is False
+    assert fleet_views()[0].domains[0].free == 8
+    said = [(event.kind, event.actor, event.sentence) for event in events_view(fleet=world.fleet) if "cordon" in event.kind]
+    assert said == [
+        ("node.uncordoned", "eve", f"node {name} takes new ranks again"),
+        ("node.cordoned", "eve", f"node {name} is cordoned: it takes nothing new (fan replaced)"),
+    ]
+    missing = _post(client, "nodes/nowhere/cordon")
+    assert (missing.status_code, missing.json()["code"]) == (404, "node-unknown")
