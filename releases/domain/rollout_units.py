@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from fleets.domain.types import RankState
 from fleets.domain.views import ReplicaState, RoutersView, UnitView
 
-CRASHES = 3  # restarts of one rank that make a loop
+CRASHES = 4  # restarts of one rank, since it was placed, that make a loop
 
 
 def of_release(units: Iterable[UnitView], release: str) -> list[UnitView]:
@@ -32,9 +32,10 @@ def silent(unit: UnitView) -> bool:
 
 
 def crash_loops(unit: UnitView) -> bool:
-    """Whether one of its ranks keeps dying."""
-    ranks = (rank for pool in unit.pools for replica in pool.replicas for rank in replica.ranks)
-    return any(rank.restarts >= CRASHES and rank.state in {RankState.BACKOFF, RankState.FAILED, RankState.STARTING} for rank in ranks)
+    """Whether a rank that came with the unit's own release keeps dying; pools that were kept have an earlier release's history."""
+    own = (replica for pool in unit.pools for replica in pool.replicas if replica.release == unit.release)
+    ranks = (rank for replica in own for rank in replica.ranks)
+    return any(rank.restarts >= CRASHES and rank.state in {RankState.BACKOFF, RankState.FAILED} for rank in ranks)
 
 
 def confirmed(routers: RoutersView, weights: dict[str, int]) -> bool:

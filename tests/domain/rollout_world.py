@@ -14,6 +14,7 @@ from fleets.domain.types import (
     NodeView,
     PlacementRule,
     PoolSpec,
+    RankState,
     Role,
     UnitPlacement,
     UnitSpec,
@@ -96,6 +97,7 @@ class Unit:
     silent: bool = False
     inflight: int = 0
     restarts: int = 0
+    rank_state: RankState | None = None
 
     def view(self) -> UnitView:
         state = ReplicaState.READY if self.ready else ReplicaState.UNKNOWN if self.silent else ReplicaState.STARTING
@@ -106,7 +108,7 @@ class Unit:
             for ordinal in range(pool.replicas):
                 place = places.get((pool.role, ordinal))
                 ranks = tuple(
-                    RankView(f"{self.id}{pool.role}{ordinal}{i}", i, rank.node, rank.gpus, None, self.restarts, "")
+                    RankView(f"{self.id}{pool.role}{ordinal}{i}", i, rank.node, rank.gpus, self.rank_state, self.restarts, "")
                     for i, rank in enumerate(place.ranks if place else ())
                 )
                 views.append(ReplicaView(f"{self.id}{pool.role}{ordinal}", pool.role, ordinal, pool.release, "", state, "", {}, ranks))

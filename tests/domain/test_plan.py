@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from releases.domain.plan import MoveKind, StagePlan
 from releases.domain.spec_types import Approval, RolloutPolicy
-from tests.domain.rollout_world import NEW, NEW_DECODE, OLD, POLICY, World, unit_spec
+from tests.domain.rollout_world import NEW, NEW_DECODE, POLICY, World, unit_spec
 
 
 def kinds(plan: StagePlan) -> list[str]:
@@ -120,6 +120,3 @@ def test_every_plan_ends_with_all_traffic_and_all_units(
 @pytest.mark.parametrize("new", [NEW, NEW_DECODE])
 def test_a_plan_is_deterministic(new: object) -> None:
     assert World(new=new).plan == World(new=new).plan  # type: ignore[arg-type]  # parametrized
-
-
-assert OLD.gpus == 12

@@ -16,7 +16,7 @@ from releases.domain.rollout_heal import Healing, Steady, heal
 from releases.domain.rollout_preflight import Way, preflight
 from releases.domain.rollout_types import CreateUnit, Reason, SetRoutable, SetWeights, StopUnit
 from releases.domain.spec_types import RolloutPolicy
-from tests.domain.rollout_world import NEW, OLD, POLICY, STAGE, START, World, unit_spec, verdict
+from tests.domain.rollout_world import NEW, OLD, POLICY, STAGE, World, unit_spec, verdict
 
 
 @pytest.mark.parametrize(
@@ -170,6 +170,3 @@ def test_a_larger_unit_is_only_renamed_where_it_fits() -> None:
     wider = unit_spec(8)
     wider = replace(wider, pools=(replace(wider.pools[0], replicas=3), wider.pools[1]))
     assert World(new=wider, policy=RolloutPolicy()).plan.refusal is not None
-
-
-assert START.tzinfo is not None

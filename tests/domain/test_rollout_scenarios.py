@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from denvweb.core.errors import ConflictError, InvalidError
+from fleets.domain.types import RankState
 from releases.domain import rollout_commands as commands
 from releases.domain.rollout_types import Phase, Reason, RollbackWish, RolloutState, Turn
 from releases.domain.spec_types import Approval
@@ -183,11 +184,22 @@ def test_silent_nodes_hold_and_do_not_condemn() -> None:
     assert phase(world) == Phase.ROLLING
 
 
-def test_a_crash_loop_rolls_back() -> None:
+def test_a_unit_that_gave_up_rolls_back() -> None:
     world = at_canary(World())
     world.of(NEW)[0].failed = True
     world.settle()
     assert phase(world) == Phase.ROLLED_BACK and world.state.cause is not None and world.state.cause.code == "unit-failed"
+
+
+def test_a_crash_loop_rolls_back_though_the_unit_is_ready_in_between() -> None:
+    world = at_canary(World())
+    unit = world.of(NEW)[0]
+    unit.restarts, unit.rank_state = 4, RankState.STARTING
+    world.settle()
+    assert phase(world) == Phase.ROLLING
+    unit.rank_state = RankState.BACKOFF
+    world.settle()
+    assert phase(world) == Phase.ROLLED_BACK and world.state.cause is not None and world.state.cause.code == "crash-loop"
 
 
 def test_a_breach_that_both_share_holds_and_pages() -> None:

@@ -44,27 +44,10 @@ def test_an_approval_names_the_generation_that_was_seen() -> None:
     assert demo.weights()["ds-flash@2"] == 5000
 
 
-def test_pause_resume_and_abort() -> None:
+def test_what_cannot_be_done_is_refused_and_pause_resume_abort_do_as_they_say() -> None:
     demo, api = Demo(), make_api()
     demo.first()
     assert post(api, "rollout/pause")[1]["code"] == "not-under-way"
-    demo.release(block=32)
-    demo.settle()
-    assert post(api, "rollout/resume")[1]["code"] == "not-paused"
-    status, body = post(api, "rollout/pause", {"reason": "lunch"})
-    assert status == 200 and (body["state"], body["reason"]) == ("held", "manual") and "lunch" in body["why"]
-    status, body = post(api, "rollout/resume")
-    assert status == 200
-    status, body = post(api, "rollout/abort", {"reason": "no"})
-    assert status == 200 and RollbackRequest.objects.get().requested_by == "ada"
-    demo.settle()
-    assert get(api, "/rollout")[1]["state"] == "rolled-back"
-    assert post(api, "rollout/abort")[1]["code"] == "not-under-way"
-
-
-def test_what_cannot_be_rolled_back_is_refused_with_a_reason() -> None:
-    demo, api = Demo(), make_api()
-    demo.first()
     status, body = post(api, "rollback")
     assert (status, body["code"]) == (409, "nothing-to-roll-back")
     assert post(api, "rollback", {"to": 1})[1]["code"] == "nothing-to-roll-back"
@@ -76,6 +59,16 @@ def test_what_cannot_be_rolled_back_is_refused_with_a_reason() -> None:
     status, view = get(api, "/preflight")
     assert status == 200 and view["possible"] and view["to_release"] == 1 and view["warm_units"] == 2
     assert view["sentence"].startswith("Release 1 is warm on units 1 and 2: all traffic in about 2 s, at full capacity.")
+    assert post(api, "rollout/resume")[1]["code"] == "not-paused"
+    status, body = post(api, "rollout/pause", {"reason": "lunch"})
+    assert status == 200 and (body["state"], body["reason"]) == ("held", "manual") and "lunch" in body["why"]
+    assert post(api, "rollout/resume")[0] == 200
+    status, body = post(api, "rollout/abort", {"reason": "no"})
+    assert status == 200 and RollbackRequest.objects.get().requested_by == "ada"
+    demo.settle()
+    assert get(api, "/rollout")[1]["state"] == "rolled-back"
+    assert demo.weights() == {"ds-flash@1": 10_000} and len(demo.units(1)) == 2 and not demo.units(2)
+    assert post(api, "rollout/abort")[1]["code"] == "not-under-way"
 
 
 def test_nobody_acts_without_logging_in(client: Client) -> None:

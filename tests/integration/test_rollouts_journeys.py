@@ -49,6 +49,11 @@ def test_a_good_release_succeeds_by_itself_and_a_click_takes_it_back_at_once() -
     assert "oncall" in Release.objects.get(number=2).held_reason
     assert demo.kinds().count("rollback.requested") == 2
 
+    demo.release(block=64)
+    demo.settle()
+    assert demo.weights() == {"ds-flash@1": 9000, "ds-flash@3": 1000}, demo.rollout().why
+    assert not demo.units(2), "the warm unit gave way to the next release"
+
 
 def test_a_slow_release_is_taken_back_by_its_alarm() -> None:
     demo = Demo()
@@ -80,9 +85,12 @@ def test_a_full_fleet_goes_one_unit_at_a_time_and_comes_back_cold() -> None:
     assert len(demo.units(1)) == 2 and not demo.units(2)
 
 
-def test_more_units_need_no_canary() -> None:
+def test_a_stage_heals_between_rollouts_and_more_units_need_no_canary() -> None:
     demo = Demo()
     demo.first()
+    unit_stop(unit=demo.units()[0].unit)
+    demo.settle()
+    assert len(demo.units(1)) == 2 and all(unit.routable and unit.probed for unit in demo.units(1))
     before = {unit.unit for unit in demo.units()}
     demo.release(units=3)
     demo.settle()
@@ -99,36 +107,3 @@ def test_one_more_prefill_replica_restarts_no_engine() -> None:
     assert demo.rollout().state == Rollout.State.SUCCEEDED, demo.rollout().why
     after = {replica.replica for unit in demo.units(2) for pool in unit.pools for replica in pool.replicas}
     assert before < after and len(after) == 6
-
-
-def test_a_rollback_in_mid_canary_ends_at_the_old_release_whole() -> None:
-    demo = Demo()
-    demo.first()
-    demo.release(block=32)
-    demo.settle()
-    assert demo.weights().get("ds-flash@2") == 1000
-    row = rollouts.rollback(stage=STAGE, actor="oncall", via="ui")
-    assert row.kind == "rollout"
-    demo.settle()
-    assert demo.rollout().state == Rollout.State.ROLLED_BACK
-    assert demo.weights() == {"ds-flash@1": 10_000} and len(demo.units(1)) == 2 and not demo.units(2)
-
-
-def test_a_stage_heals_between_rollouts() -> None:
-    demo = Demo()
-    demo.first()
-    unit_stop(unit=demo.units()[0].unit)
-    demo.settle()
-    assert len(demo.units(1)) == 2 and all(unit.routable and unit.probed for unit in demo.units(1))
-
-
-def test_a_warm_unit_gives_way_to_the_next_release() -> None:
-    demo = Demo()
-    demo.first()
-    demo.release(block=32)
-    demo.through(until={Rollout.State.SUCCEEDED})
-    assert len(demo.units(1)) == 1
-    demo.release(block=64)
-    demo.settle()
-    assert demo.weights() == {"ds-flash@2": 9000, "ds-flash@3": 1000}, demo.rollout().why
-    assert not demo.units(1)

@@ -14,7 +14,7 @@ from tests.integration.rollouts_world import STAGE, Demo, make_api
 pytestmark = pytest.mark.django_db
 
 
-def test_a_steady_stage_says_what_serves() -> None:
+def test_a_steady_stage_says_what_serves_over_rest_too() -> None:
     demo = Demo()
     demo.first()
     demo.tick(requests=50)
@@ -26,10 +26,18 @@ def test_a_steady_stage_says_what_serves() -> None:
     assert view.preflight.blocked_by == "nothing-to-roll-back" and not view.preflight.possible
     assert view.rollout is not None and all(step.state == "done" for step in view.rollout.plan.steps)
 
+    api = make_api()
+    with CaptureQueriesContext(connection) as seen:
+        assert len(stages_view()) == 1
+    assert len(seen) <= 22, [query["sql"][:90] for query in seen.captured_queries]
+    found = api.get("/api/v1/stages").json()
+    assert [stage["stage"] for stage in found["results"]] == [STAGE] and found["next"] is None
+    one = api.get("/api/v1/stages/ds-flash/prod-us").json()
+    assert one["units"][0]["pools"][0]["role"] == "prefill"
+    assert api.get(f"/api/v1/rollouts/{one['rollout']['id']}").json()["state"] == "succeeded"
+    assert api.get("/api/v1/stages/ds-flash/other").json()["code"] == "not-found"
+    assert api.get("/api/v1/stages/ds-flash/prod-us/preflight?to=x").json()["code"] == "invalid"
 
-def test_a_stage_with_a_unit_out_of_service_is_degraded() -> None:
-    demo = Demo()
-    demo.first()
     unit_set_routable(unit=demo.units()[0].unit, routable=False)
     assert stage_view(stage=STAGE).state == "degraded"
 
@@ -56,25 +64,3 @@ def test_before_the_first_release_a_stage_is_on_its_way() -> None:
         stage_view(stage="ds-flash/nowhere")
     with pytest.raises(NotFoundError):
         preflight_view(stage="nothing")
-
-
-def test_the_list_costs_few_queries_a_stage() -> None:
-    demo = Demo()
-    demo.first()
-    with CaptureQueriesContext(
-        connection,
-    ) as seen:
-        assert len(stages_view()) == 1
-    assert len(seen) <= 22, [query["sql"][:90] for query in seen.captured_queries]
-
-
-def test_rest_answers_with_the_views() -> None:
-    demo, api = Demo(), make_api()
-    demo.first()
-    found = api.get("/api/v1/stages").json()
-    assert [stage["stage"] for stage in found["results"]] == [STAGE] and found["next"] is None
-    one = api.get("/api/v1/stages/ds-flash/prod-us").json()
-    assert one["units"][0]["pools"][0]["role"] == "prefill"
-    assert api.get(f"/api/v1/rollouts/{one['rollout']['id']}").json()["state"] == "succeeded"
-    assert api.get("/api/v1/stages/ds-flash/other").json()["code"] == "not-found"
-    assert api.get("/api/v1/stages/ds-flash/prod-us/preflight?to=x").json()["code"] == "invalid"
