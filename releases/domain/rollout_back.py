@@ -55,7 +55,12 @@ def begin(state: RolloutState, cause: Cause, now: datetime) -> Decision:
         held_at=None,
         paused=False,
     )
-    return Decision(turned, (held,), (event,))
+    return Decision(turned, untouched(state) if ended else (held,), (event,))
+
+
+def untouched(state: RolloutState) -> tuple[Effect, ...]:
+    """For a rollout that ends before it began: the stage keeps its release, and gets that one's settings again."""
+    return (SetStable(state.old.release),) if state.old else ()
 
 
 @dataclass(slots=True)

@@ -64,9 +64,7 @@ def decision_write(
         fields["verdicts"] = plain
     if fields and not Rollout.objects.filter(pk=row.pk, generation=row.generation).update(**fields):
         raise ConflictError(f"Rollout {row.pk} was decided on elsewhere.", code="stale-generation")
-    effects_apply(
-        stage=row.stage, effects=decision.effects, alarms=state.alarms, conditional=state.conditional, abandoned=state.new.release
-    )
+    effects_apply(stage=row.stage, effects=decision.effects, alarms=state.alarms, conditional=state.conditional)
     for event in decision.events:
         event_write(event=event, stage=state.stage, rollout=row.pk, release=state.new.release, via=via)
     if moved and state.phase in ENDED:
@@ -89,9 +87,7 @@ def event_write(*, event: Event, stage: str, rollout: str = "", release: str = "
     )
 
 
-def effects_apply(
-    *, stage: Stage, effects: Iterable[Effect], alarms: Sequence[AlarmSpec], conditional: ConditionalPolicy, abandoned: str = ""
-) -> None:
+def effects_apply(*, stage: Stage, effects: Iterable[Effect], alarms: Sequence[AlarmSpec], conditional: ConditionalPolicy) -> None:
     """Apply effects in their order. One that lost a race (a GPU taken, a unit gone) is passed over: the next look asks anew."""
     for effect in effects:
         if isinstance(effect, SetWeights):

@@ -15,6 +15,7 @@ from fleets import selectors as fleets
 from metrics.services import event_append
 from releases.domain import rollout_commands as commands
 from releases.domain.diff import touches
+from releases.domain.rollout_back import untouched
 from releases.domain.rollout_preflight import Way, preflight
 from releases.domain.rollout_types import Cause, Decision, Phase, RolloutState
 from releases.domain.rollout_words import rollback_plan
@@ -22,7 +23,7 @@ from releases.models import Release, RollbackRequest, Rollout, Stage
 from releases.selectors.releases import release_key, release_unit, stage_spec
 from releases.selectors.rollouts import bring_up_s_of, fleets_for, placer, state_of
 from releases.selectors.stages import stage_row
-from releases.services.decisions import decision_write
+from releases.services.decisions import decision_write, effects_apply
 from releases.services.drive import drive_soon, plan_of
 
 
@@ -182,6 +183,9 @@ def _end_pending(rollout: Rollout) -> bool:
         why="a rollback of the stage took its place before it began",
         data=wire.to_plain(commands.superseded(state)),
     )
+    if gone:
+        effects = untouched(state)
+        effects_apply(stage=rollout.stage, effects=effects, alarms=state.alarms, conditional=state.conditional)
     return bool(gone)
 
 

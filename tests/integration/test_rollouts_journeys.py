@@ -7,7 +7,8 @@ import pytest
 from fleets.services import unit_stop
 from releases.models import Release, Rollout
 from releases.services import rollouts
-from tests.integration.rollouts_world import STAGE, Demo
+from releases.services.releases import release_create
+from tests.integration.rollouts_world import STAGE, Demo, release_yaml
 
 pytestmark = pytest.mark.django_db
 
@@ -107,3 +108,21 @@ def test_one_more_prefill_replica_restarts_no_engine() -> None:
     assert demo.rollout().state == Rollout.State.SUCCEEDED, demo.rollout().why
     after = {replica.replica for unit in demo.units(2) for pool in unit.pools for replica in pool.replicas}
     assert before < after and len(after) == 6
+
+
+def test_a_later_stage_waits_and_a_cancelled_wait_changes_nothing() -> None:
+    demo = Demo()
+    demo.first()
+    before = demo.stage().settings
+    staged = release_yaml(block=32, units=1).replace("stages:", "stages:\n  staging: { fleets: [gb200-use1] }")
+    first, second = release_create(yaml=staged, actor="ada", via="cli").rollouts
+    assert second.after_id == first.pk
+    demo.tick()
+    second.refresh_from_db()
+    assert second.state == Rollout.State.PENDING and "before it" in second.why
+    assert len(demo.units(1)) == 2, "a stage that waits is still healed, to the release that serves"
+    rollouts.rollback(stage=STAGE, actor="oncall", via="ui")
+    demo.tick()
+    second.refresh_from_db()
+    assert second.state == Rollout.State.ROLLED_BACK and not second.to_release.held_reason
+    assert demo.stage().settings == before and len(demo.units(1)) == 2
