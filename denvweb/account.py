@@ -17,6 +17,7 @@ from denvweb.api import schema_of
 from denvweb.auth import token_create
 from denvweb.core import wire
 from denvweb.core.errors import ForbiddenError
+from denvweb.idempotency import idempotent_secret
 from denvweb.models import ApiToken
 
 
@@ -57,6 +58,7 @@ class TokensEndpoint(APIView):
     """POST /tokens."""
 
     @extend_schema(request=TokenRequest, responses={201: schema_of(NewTokenView)}, operation_id="token_create")
+    @idempotent_secret
     def post(self, request: Request) -> Response:
         """Make a token that acts for the caller; a router's needs an administrator."""
         wanted = TokenRequest(data=request.data)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.http import Http404
 from rest_framework import exceptions, pagination
+from rest_framework.parsers import JSONParser
 from rest_framework.response import Response
 from rest_framework_dataclasses.serializers import DataclassSerializer
 
@@ -60,6 +62,25 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
 def schema_of(view: type) -> type[DataclassSerializer[Any]]:
     """A serializer that describes a view dataclass to OpenAPI; the body itself is `wire.to_plain(view)`."""
     return type(f"{view.__name__}Serializer", (DataclassSerializer,), {"Meta": type("Meta", (), {"dataclass": view})})
+
+
+class CleanJSONParser(JSONParser):
+    """JSON whose texts PostgreSQL can keep: no NUL and no half of a surrogate pair, which JSON itself allows."""
+
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None) -> Any:
+        """The value, or a ParseError that says what is wrong."""
+        value = super().parse(stream, media_type, parser_context)
+        if not _is_clean(value):
+            raise exceptions.ParseError("JSON parse error - a text holds a NUL, or half of a character.")
+        return value
+
+
+def _is_clean(value: object) -> bool:
+    if isinstance(value, str):
+        return "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)
+    if isinstance(value, dict):
+        return all(_is_clean(key) and _is_clean(item) for key, item in value.items())
+    return all(map(_is_clean, value)) if isinstance(value, list) else True
 
 
 class NewestFirst(pagination.CursorPagination):

@@ -1,4 +1,4 @@
-"""API tokens: an `id.secret` pair of which only a hash is kept."""
+"""API tokens, of which only a hash is kept, and the answers to requests that may be sent twice."""
 
 from __future__ import annotations
 
@@ -26,3 +26,20 @@ class ApiToken(models.Model):
 
     def __str__(self) -> str:
         return f"{self.id} ({self.label or self.scope})"
+
+
+class IdempotencyKey(models.Model):
+    """The answer to a request that may be sent twice: the second time it is answered with it, and nothing else happens."""
+
+    user = models.CharField(max_length=150)
+    key = models.CharField(max_length=200)
+    body_hash = models.CharField(max_length=64)  # the same key with another body is refused
+    status = models.PositiveSmallIntegerField()
+    response = models.JSONField(null=True)  # null inside the transaction that makes it, and where it held a secret
+    created_at = models.DateTimeField(auto_now_add=True, db_index=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "key"], name="idempotency_once")]
+
+    def __str__(self) -> str:
+        return f"{self.user}: {self.key}"

@@ -112,12 +112,15 @@ STATIC_URL = "/static/"
 WHITENOISE_USE_FINDERS = True  # nothing to collect by hand: the files are served from the packages that own them
 WHITENOISE_AUTOREFRESH = DEBUG
 
+API_REQUESTS_PER_S = float(env.read("DENV_API_REQUESTS_PER_S", "50"))  # of one caller, over time; ten seconds' worth at once
+
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["denvweb.auth.ApiTokenAuthentication", "rest_framework.authentication.SessionAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_PARSER_CLASSES": ["denvweb.api.CleanJSONParser"],
+    "DEFAULT_THROTTLE_CLASSES": ["denvweb.throttle.CallerThrottle"],
+    "DEFAULT_SCHEMA_CLASS": "denvweb.openapi.DenvSchema",
     "EXCEPTION_HANDLER": "denvweb.api.exception_handler",
     "UNAUTHENTICATED_USER": None,
 }
@@ -127,6 +130,8 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": "The control plane's REST API. Everything that the dashboard and the denv command do.",
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",
+    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "denvweb.openapi.stream_add"],
+    "ENUM_NAME_OVERRIDES": {"NodeState": "fleets.domain.types.NodeState", "ReplicaState": "fleets.domain.views.ReplicaState"},
 }
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = 16 * 2**20  # a router's report after a long cut, or a spec file that is refused with a good message

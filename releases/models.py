@@ -134,20 +134,3 @@ class DryRun(models.Model):
     result = models.JSONField(null=True)  # releases.domain.views.DryRunView
     requested_by = models.CharField(max_length=150)
     created_at = models.DateTimeField(auto_now_add=True)
-
-
-class IdempotencyKey(models.Model):
-    """The answer to a request that may be sent twice: the second time it is answered with it, and nothing else happens."""
-
-    user = models.CharField(max_length=150)
-    key = models.CharField(max_length=200)
-    body_hash = models.CharField(max_length=64)  # the same key with another body is refused
-    status = models.PositiveSmallIntegerField()
-    response = models.JSONField(null=True)  # null only inside the transaction that makes it
-    created_at = models.DateTimeField(auto_now_add=True)
-
-    class Meta:
-        constraints = [models.UniqueConstraint(fields=["user", "key"], name="idempotency_key_once")]
-
-    def __str__(self) -> str:
-        return f"{self.user}: {self.key}"

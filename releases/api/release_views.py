@@ -14,11 +14,11 @@ from denvweb.api import schema_of
 from denvweb.auth import via_of
 from denvweb.core import wire
 from denvweb.core.errors import InvalidError
+from denvweb.idempotency import idempotent
 from releases.domain.views import DiffView, DryRunView, RecipeView, ReleaseView, RolloutView
 from releases.selectors.releases import PAGE, diff_view, dry_run_view, recipes_view, release_view, releases_view
 from releases.selectors.rollouts import rollout_view
 from releases.services.dry_runs import dry_run_create
-from releases.services.idempotency import Answer, once
 from releases.services.releases import release_create
 
 MOST_PER_PAGE = 500
@@ -80,6 +80,7 @@ class DryRunsView(APIView):
     """Ask for a dry run."""
 
     @extend_schema(request=schema_of(DryRunRequest), responses={202: schema_of(DryRunView)}, summary="Check a spec file and plan it")
+    @idempotent
     def post(self, request: Request) -> Response:
         wanted = wire.from_plain(request.data, DryRunRequest)
         row = dry_run_create(yaml=wanted.yaml, only_stage=wanted.stage, actor=request.user.get_username())
@@ -101,29 +102,22 @@ class ReleasesView(APIView):
         request=schema_of(ReleaseRequest),
         responses={201: schema_of(CreatedView)},
         summary="Create a release and start its rollouts",
-        parameters=[
-            OpenApiParameter("Idempotency-Key", OpenApiTypes.STR, OpenApiParameter.HEADER, description="The same key creates once.")
-        ],
     )
+    @idempotent
     def post(self, request: Request) -> Response:
         wanted = wire.from_plain(request.data, ReleaseRequest)
         user, via = request.user.get_username(), via_of(request)
-
-        def create() -> Answer:
-            created = release_create(yaml=wanted.yaml, actor=user, via=via, only_stage=wanted.stage, note=wanted.note)
-            release = release_view(model=created.release.model.name, number=created.release.number)
-            rollouts = tuple(rollout_view(id=rollout.pk) for rollout in created.rollouts)
-            return Answer(201, wire.to_plain(CreatedView(release, rollouts)))
-
-        same = repr(wanted).encode(errors="backslashreplace")  # two requests are the same when this is
-        answer = once(user=user, key=request.headers.get("Idempotency-Key", ""), request=b"/releases" + same, do=create)
-        return Response(answer.body, status=answer.status)
+        created = release_create(yaml=wanted.yaml, actor=user, via=via, only_stage=wanted.stage, note=wanted.note)
+        release = release_view(model=created.release.model.name, number=created.release.number)
+        rollouts = tuple(rollout_view(id=rollout.pk) for rollout in created.rollouts)
+        return Response(wire.to_plain(CreatedView(release, rollouts)), status=201)
 
 
 class ModelReleasesView(APIView):
     """Releases of a model."""
 
     @extend_schema(
+        operation_id="models_releases_list",
         responses=schema_of(ReleasesPage),
         summary="Releases of a model, newest first",
         parameters=[OpenApiParameter("before", OpenApiTypes.INT), OpenApiParameter("limit", OpenApiTypes.INT)],

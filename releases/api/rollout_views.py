@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -16,12 +15,12 @@ from denvweb.api import schema_of
 from denvweb.auth import via_of
 from denvweb.core import wire
 from denvweb.core.errors import NotFoundError
+from denvweb.idempotency import idempotent
 from releases.domain.views import RolloutView
 from releases.models import Rollout
 from releases.selectors.rollouts import last_rollouts, rollout_view, view_of
 from releases.selectors.stages import stage_row
 from releases.services import rollouts
-from releases.services.idempotency import Answer, once
 
 T = TypeVar("T")
 
@@ -87,26 +86,21 @@ class RollbackView(APIView):
     @extend_schema(
         operation_id="stages_rollback",
         request=schema_of(RollbackBody),
-        parameters=[OpenApiParameter("Idempotency-Key", OpenApiTypes.STR, OpenApiParameter.HEADER)],
         responses=schema_of(RolloutView),
     )
+    @idempotent
     def post(self, request: Request, model: str, name: str) -> Response:
         """Send all traffic back. Written down before the reply, then begun at once; asking twice gives the same rollback."""
-        body, stage = _body(request, RollbackBody), f"{model}/{name}"
-
-        def do() -> Answer:
-            row = rollouts.rollback(stage=stage, to=body.to, actor=_actor(request), via=via_of(request), reason=body.reason)
-            return Answer(200, wire.to_plain(rollout_view(id=row.pk)))
-
-        told = stage.encode() + b"\n" + wire.encode(body)
-        answer = once(user=_actor(request), key=request.headers.get("Idempotency-Key", ""), request=told, do=do)
-        return Response(answer.body, status=answer.status)
+        body = _body(request, RollbackBody)
+        stage = f"{model}/{name}"
+        return _answer(rollouts.rollback(stage=stage, to=body.to, actor=_actor(request), via=via_of(request), reason=body.reason))
 
 
 class PromoteView(APIView):
     """Go on."""
 
     @extend_schema(operation_id="rollouts_promote", request=schema_of(PromoteBody), responses=schema_of(RolloutView))
+    @idempotent
     def post(self, request: Request, model: str, name: str) -> Response:
         """Approve the next step, or end the present watch. Refused with `stale-generation` when the rollout has moved on."""
         body = _body(request, PromoteBody)
@@ -131,6 +125,7 @@ class PauseView(APIView):
     """Go no further."""
 
     @extend_schema(operation_id="rollouts_pause", request=schema_of(CommandBody), responses=schema_of(RolloutView))
+    @idempotent
     def post(self, request: Request, model: str, name: str) -> Response:
         """Hold the rollout where it is; alarms stay armed."""
         return _command(request, f"{model}/{name}", rollouts.rollout_pause)
@@ -140,6 +135,7 @@ class ResumeView(APIView):
     """Go on after a pause."""
 
     @extend_schema(operation_id="rollouts_resume", request=schema_of(CommandBody), responses=schema_of(RolloutView))
+    @idempotent
     def post(self, request: Request, model: str, name: str) -> Response:
         """Let a paused rollout go on."""
         return _command(request, f"{model}/{name}", rollouts.rollout_resume)
@@ -149,6 +145,7 @@ class AbortView(APIView):
     """Give it up."""
 
     @extend_schema(operation_id="rollouts_abort", request=schema_of(CommandBody), responses=schema_of(RolloutView))
+    @idempotent
     def post(self, request: Request, model: str, name: str) -> Response:
         """Give the rollout up: all traffic goes back to the stable release."""
         return _command(request, f"{model}/{name}", rollouts.rollout_abort)

@@ -1,0 +1,98 @@
+"""What the OpenAPI document says of every operation: how to authenticate, the one error body, and keys for sending twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.openapi import AutoSchema
+
+from denvweb.api import schema_of
+
+_READS = {
+    "400": "A parameter is wrong.",
+    "401": "Not logged in.",
+    "403": "Not allowed.",
+    "404": "No such thing, or not yours to see.",
+    "429": "Too many requests; `Retry-After` says when.",
+}
+_WRITES = _READS | {
+    "400": "The body is wrong.",
+    "409": "The present state does not allow it.",
+    "413": "The body is too large.",
+    "415": "The body must be JSON.",
+    "422": "The Idempotency-Key came with another request before.",
+}
+_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
+    "description": "Sent twice with the same key, the request is done once, and answered the same both times (for two days).",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorBody:
+    """Every error: `code` for programs, `detail` for people, `fields` by path where the input is wrong."""
+
+    code: str
+    detail: str
+    fields: dict[str, list[str]]
+    request_id: str
+
+
+class DenvSchema(AutoSchema):
+    """Adds what all operations share, so that no view has to repeat it."""
+
+    def get_operation(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
+        """The operation, its errors and, on a POST, the key."""
+        operation: dict[str, Any] | None = super().get_operation(*args, **kwargs)
+        if operation is None:
+            return None
+        error = self.resolve_serializer(schema_of(ErrorBody), "response").ref
+        for status, description in (_READS if self.method == "GET" else _WRITES).items():
+            body = {"description": description, "content": {"application/json": {"schema": error}}}
+            operation["responses"].setdefault(status, body)
+        if self.method == "POST":
+            operation.setdefault("parameters", []).append(_KEY)
+        return operation
+
+
+class ApiTokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # the base registers its heirs, untyped
+    """Names bearer tokens to OpenAPI."""
+
+    target_class = "denvweb.auth.ApiTokenAuthentication"
+    name = "token"
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:
+        """A bearer token."""
+        return {"type": "http", "scheme": "bearer", "description": "`denv token`, or Settings in the dashboard."}
+
+
+def stream_add(result: dict[str, Any], generator: object, request: object, public: bool) -> dict[str, Any]:
+    """`/stream` is a plain asynchronous view, which the generator does not see."""
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}}
+    number = {"type": "string", "pattern": "^[0-9]{1,18}$"}
+    result["paths"]["/api/v1/stream"] = {
+        "get": {
+            "operationId": "stream",
+            "description": "The journal as server-sent events, each with an Event as its data, from the number given, else from now on.",
+            "parameters": [
+                {"name": "Last-Event-ID", "in": "header", "schema": number},
+                {"name": "after", "in": "query", "schema": number, "description": "The same, for a first connection."},
+                {"name": "stage", "in": "query", "schema": {"type": "string"}, "description": "Events of one stage only."},
+            ],
+            "tags": ["stream"],
+            "security": [{"token": []}, {"cookieAuth": []}],
+            "responses": {
+                "200": {
+                    "description": "Events, for as long as the client stays.",
+                    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+                },
+                "400": {"description": "The number is wrong.", "content": error},
+                "401": {"description": "Not logged in.", "content": error},
+            },
+        }
+    }
+    return result

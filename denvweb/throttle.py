@@ -1,0 +1,51 @@
+"""How often one caller may ask: a bucket of tokens each, in this process's memory, so that it holds with Redis down too."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from django.conf import settings
+from rest_framework.request import Request
+from rest_framework.throttling import BaseThrottle
+
+from denvweb.models import ApiToken
+
+if TYPE_CHECKING:
+    from rest_framework.views import APIView  # imports its throttles, so it cannot be imported by one
+
+_CALLERS_MAX = 10_000  # the bucket of whoever was away longest is forgotten, which makes it full again
+_buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # caller -> (tokens left, monotonic time of that)
+
+
+def take(caller: str, *, per_s: float, burst: float, now_mono_s: float) -> float:
+    """Take one token; 0 when there was one, else the seconds until there is."""
+    left, at_mono_s = _buckets.pop(caller, (burst, now_mono_s))
+    left = min(burst, left + (now_mono_s - at_mono_s) * per_s)
+    wait_s = 0.0 if left >= 1 else (1 - left) / per_s
+    _buckets[caller] = (left - 1 if left >= 1 else left, now_mono_s)
+    if len(_buckets) > _CALLERS_MAX:
+        _buckets.popitem(last=False)
+    return wait_s
+
+
+class CallerThrottle(BaseThrottle):
+    """One bucket a token, else a person, else an address."""
+
+    wait_s = 0.0
+
+    def allow_request(self, request: Request, view: APIView) -> bool:
+        """Whether the caller has a token left."""
+        if isinstance(request.auth, ApiToken):
+            caller = request.auth.pk
+        else:
+            caller = f"user:{request.user.pk}" if request.user else f"address:{request.META.get('REMOTE_ADDR')}"
+        per_s = settings.API_REQUESTS_PER_S
+        self.wait_s = take(caller, per_s=per_s, burst=per_s * 10, now_mono_s=time.monotonic())
+        return not self.wait_s
+
+    def wait(self) -> float:
+        """Whole seconds, for Retry-After."""
+        return float(math.ceil(self.wait_s))
