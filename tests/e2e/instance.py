@@ -92,11 +92,19 @@ class Instance:
 
     def processes(self) -> list[psutil.Process]:
         """Every process that belongs to this home, engines included, by its environment."""
+        return [
+            process for process, environ in self._environs() if environ.get("DENV_HOME") == str(self.home) or _is_engine(environ, self.home)
+        ]
+
+    def engines(self, *, kind: str) -> list[psutil.Process]:
+        """Simulated engine processes whose command line has `kind`, as in `--role=decode` or `follower.py`."""
+        return [process for process, environ in self._environs() if _is_engine(environ, self.home) and kind in " ".join(process.cmdline())]
+
+    def _environs(self) -> list[tuple[psutil.Process, dict[str, str]]]:
         found = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get("DENV_HOME") == str(self.home):
-                    found.append(process)
+                found.append((process, process.environ()))
             except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
                 continue
         return found
@@ -114,3 +122,8 @@ class Instance:
             if time.monotonic() > deadline:
                 raise AssertionError(f"{what}: not within {timeout_s:.0f} s ({last})\n{self.log()[-3000:]}")
             time.sleep(0.2)
+
+
+def _is_engine(environ: dict[str, str], home: Path) -> bool:
+    """Engines carry their agent's marks and nothing else of denv's environment."""
+    return environ.get("DENV_AGENT_STATE", "").startswith(str(home))
