@@ -57,6 +57,7 @@ class Line:
     values: Values
     dashed: bool = False
     thin: bool = False
+    past: bool = False  # on trial once, and no more: dotted
     pattern: str = ""
 
 
@@ -104,8 +105,8 @@ def _line_trace(line: Line, at: list[str], unit: str, area: bool) -> dict[str, A
         "connectgaps": False,
         "line": {
             "color": f"@{line.colour}",
-            "width": 1.2 if line.thin else 2.5 if line.dashed else 2,
-            "dash": "5px,3px" if line.dashed else "solid",
+            "width": 1.2 if line.thin or line.past else 2.5 if line.dashed else 2,
+            "dash": "2px,3px" if line.past else "5px,3px" if line.dashed else "solid",
         },
         "hovertemplate": _hover(line.name, unit),
     }

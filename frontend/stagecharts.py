@@ -45,6 +45,7 @@ ERRORS = (  # what a client sees, and the router's classes behind it
 LATENCIES = ("ttft.p50", "ttft.p99", "itl.p50", "itl.p99")
 _MARKS_MAX = 8
 _SHORTEST = timedelta(minutes=3)
+_SECONDS_UNDER = timedelta(minutes=8)  # shorter axes have several ticks a minute
 _MARK_KINDS = ("rollout", "rollback", "alarm", "release")
 _RAMP = ("ph-1", "ph-2", "ph-3", "ph-4")
 _PATTERNS = ("", "/", "", "x")
@@ -98,7 +99,9 @@ def build(stage: StageView, span: Span, now: datetime) -> list[Chart]:
     ]
     for chart in built:
         if chart.figure and since:
-            chart.figure["layout"]["xaxis"]["range"][0] = charts.iso(since)
+            axis = chart.figure["layout"]["xaxis"]
+            axis["range"][0] = charts.iso(since)
+            axis["tickformat"] = "%H:%M:%S" if total.at[-1] - since < _SECONDS_UNDER else "%H:%M"
     return built
 
 
@@ -139,7 +142,7 @@ def _release_order(stage: StageView, frame: FrameView) -> list[tuple[str, bool]]
     """Releases with figures, what you have first, each with whether it is on trial."""
     base, _ = two_releases(stage)
     groups = [group for group in _groups(frame) if any(value is not None for value in _values(frame, "ttft.p99", group))]
-    return sorted(((group, bool(base) and group != base) for group in groups), key=lambda pair: (pair[1], pair[0]))
+    return sorted(((group, bool(base) and words.release_of(group) != base) for group in groups), key=lambda pair: (pair[1], pair[0]))
 
 
 def _latency(stage: StageView, frame: FrameView, drawn: Sequence[Mark], metric: str) -> Chart:
@@ -149,8 +152,9 @@ def _latency(stage: StageView, frame: FrameView, drawn: Sequence[Mark], metric: 
     for release, canary in _release_order(stage, frame):
         number, colour = words.number_of(release), "canary" if canary else "base"
         high = rounded(_values(frame, f"{metric}.p99", release), 1000)
-        lines.append(Line(f"release {number} p50", colour, rounded(_values(frame, f"{metric}.p50", release), 1000), canary, thin=True))
-        lines.append(Line(f"release {number} p99", colour, high, canary))
+        past = canary and words.release_of(release) != two_releases(stage)[1]
+        lines.append(Line(f"release {number} p50", colour, rounded(_values(frame, f"{metric}.p50", release), 1000), canary, True, past))
+        lines.append(Line(f"release {number} p99", colour, high, canary, past=past))
         keys.append(Key(number, colour))
         last = newest(high)
         if last is not None:
@@ -168,13 +172,14 @@ def _latency_say(said: Sequence[tuple[str, bool, float]], limit_ms: float | None
     ordered = sorted(said, key=lambda item: not item[1])  # what is on trial is said first
     number, _, value = ordered[0]
     others = [f"release {other} {other_value:,.0f} ms" for other, _, other_value in ordered[1:]]
-    tail = [*others, *([f"limit {limit_ms:,.0f} ms: {_verdict(value, limit_ms)}"] if limit_ms else ["no alarm is set on it"])]
+    tail = [*others, f"limit {limit_ms:,.0f} ms: {_verdict(ordered, limit_ms)}" if limit_ms else "no alarm is set on it"]
     over = limit_ms is not None and value > limit_ms
     return Say(f"Release {number} p99 {value:,.0f} ms,", ", ".join(tail) + ".", "bad" if over else "")
 
 
-def _verdict(value: float, limit: float) -> str:
-    return "fine" if value <= limit else f"over by {value - limit:,.3g} ms"
+def _verdict(said: Sequence[tuple[str, bool, float]], limit_ms: float) -> str:
+    over = [f"release {number} is over by {value - limit_ms:,.3g} ms" for number, _, value in said if value > limit_ms]
+    return ", ".join(over) or "fine"
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
@@ -284,7 +289,7 @@ def _requests(stage: StageView, frame: FrameView, drawn: Sequence[Mark]) -> Char
     for release, canary in _release_order(stage, frame):
         number, colour = words.number_of(release), "canary" if canary else "base"
         values = rounded(_values(frame, "requests", release))
-        lines.append(Line(f"release {number}", colour, values, canary))
+        lines.append(Line(f"release {number}", colour, values, canary, past=canary and words.release_of(release) != two_releases(stage)[1]))
         keys.append(Key(number, colour))
         now[number] = newest(values) or 0.0
     total = sum(now.values())

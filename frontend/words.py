@@ -149,6 +149,11 @@ def number_of(release: str) -> str:
     return release.rpartition("@")[2]
 
 
+def release_of(group: str) -> str:
+    """The release that a group of figures counts for: `ds-flash@8` of `ds-flash@7+ds-flash@8`, whose prefill an earlier one brought."""
+    return group.rpartition("+")[2]
+
+
 def when(at: datetime, now: datetime) -> str:
     """`09:24` today, `27 Nov 18:40` before."""
     at = at.astimezone(UTC)

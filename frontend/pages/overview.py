@@ -56,8 +56,10 @@ class Row:
     canary_share: float
 
 
-def _line(frame: FrameView, name: str, group: str) -> tuple[float | None, ...]:
-    return next((line.values for line in frame.lines if line.name == name and line.group == group), ())
+def line(frame: FrameView, name: str, release: str) -> tuple[float | None, ...]:
+    """One release's line; where its units differ in whose prefill they kept, the first that has a figure."""
+    found = [line.values for line in frame.lines if line.name == name and words.release_of(line.group) == release]
+    return tuple(next((value for value in column if value is not None), None) for column in zip(*found, strict=True))
 
 
 def _last(values: Sequence[float | None]) -> float | None:
@@ -77,7 +79,7 @@ def metric_cell(stage: StageView, frame: FrameView, metric: str, base: str, cana
     """TTFT or ITL of one stage: the line of what you have, that of what is on trial, and the limit."""
     alarm = _alarm(stage, metric)
     limit_s = alarm.limit_s if alarm else None
-    base_line, canary_line = _line(frame, f"{metric}.p99", base), _line(frame, f"{metric}.p99", canary)
+    base_line, canary_line = line(frame, f"{metric}.p99", base), line(frame, f"{metric}.p99", canary)
     value_s = _last(base_line)
     if value_s is None and not canary and alarm is not None:
         value_s = alarm.value
