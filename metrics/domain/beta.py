@@ -5,7 +5,7 @@ Log space, because evidence compares numbers such as 1e-400 with each other. Std
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import lru_cache
 from math import exp, expm1, inf, lgamma, log, log1p
 
 _TINY = 1e-300
@@ -65,23 +65,27 @@ def log_sum(terms: list[float]) -> float:
     return top if top == -inf else top + log(sum(exp(term - top) for term in terms))
 
 
+@lru_cache(maxsize=4096)
 def interval(n: int, k: float, confidence: float = 0.95) -> tuple[float, float]:
     """Clopper-Pearson bounds of a proportion after k of n: never too narrow. k may be a sum of shares. n = 0: all is possible."""
     if n <= 0:
         return 0.0, 1.0
     tail = log((1 - confidence) / 2)
-    low = 0.0 if k <= 0 else _solve(lambda p: log_betainc(k, n - k + 1, p)[0] - tail)
-    high = 1.0 if k >= n else _solve(lambda p: tail - log_betainc(k + 1, n - k, p)[1])
+    low = 0.0 if k <= 0 else _quantile(k, n - k + 1, 0, tail)
+    high = 1.0 if k >= n else _quantile(k + 1, n - k, 1, tail)
     return low, high
 
 
-def _solve(rises: Callable[[float], float]) -> float:
-    """Where in (0, 1) a rising function is 0."""
+def _quantile(a: float, b: float, side: int, tail: float) -> float:
+    """Where I_x(a, b) (side 0) or 1 - I_x(a, b) (side 1) has the logarithm `tail`: Newton's method, kept within a bracket."""
     low, high = 0.0, 1.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        if rises(middle) < 0:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+    x = min(max(a / (a + b) + (2 * side - 1) * 2 * (a * b / (a + b + 1)) ** 0.5 / (a + b), 0.1 * a / (a + b)), 0.9 + 0.1 * a / (a + b))
+    for _ in range(60):
+        value = log_betainc(a, b, x)[side]
+        low, high = (x, high) if (value < tail) is (side == 0) else (low, x)
+        slope = (1 - 2 * side) * exp((a - 1) * log(x) + (b - 1) * log1p(-x) - log_beta(a, b) - value)
+        following = x - (value - tail) / slope if slope else low
+        if abs(following - x) <= 1e-12 + 1e-9 * x:
+            return following
+        x = following if low < following < high else (low + high) / 2
+    return x

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from math import exp, log, log1p
+from operator import add
 
-from metrics.domain.alarm import BREACH_ODDS, ITL, NOTHING, health_bound, minus
+from metrics.domain.alarm import BREACH_ODDS, ITL, NOTHING, health_bound
 from metrics.domain.beta import interval, log_beta, log_betainc, log_sum
 from metrics.domain.types import AlarmCount, AlarmSpec
 
@@ -20,31 +22,46 @@ BREACH_PRIOR = (0.5, 12.0)  # Beta over the true share, cut to above the limit: 
 HEALTH_PRIOR = (0.5, 60.0)  # the same for a healthy release, cut to under the bound
 TOLERANCE = 1.25  # how many times the baseline's share the canary's may be
 _RATIOS = tuple(TOLERANCE * (20.0 / TOLERANCE) ** ((i + 1) / 16) for i in range(16))  # alternatives, up to 20 times
-RESTART_EVERY = 300  # requests
-RESTARTS_KEPT = 30
+RESTART_EVERY = 300  # requests of the canary
+_ALTERNATIVES = 24
 PLAINLY_BROKEN_RATIO = 0.2
 _PLAINLY_BROKEN_REQUESTS = 10
 
 
+@dataclass(frozen=True, slots=True)
+class Alternatives:
+    """What the breach test bets on instead of the limit: `weights` are logs and add up to 1.
+
+    One request over the limit multiplies the wealth of each alternative by e^`over`, one within it by e^`within`.
+    """
+
+    weights: tuple[float, ...]
+    over: tuple[float, ...]
+    within: tuple[float, ...]
+
+
 @lru_cache(maxsize=256)
-def _mass(prior: tuple[float, float], bound: float) -> tuple[float, float]:
-    """log of B(a, b) times the prior's mass below the bound, and above it."""
-    below, above = log_betainc(*prior, bound)
-    whole = log_beta(*prior)
-    return whole + below, whole + above
+def alternatives(p0: float) -> Alternatives:
+    """The Beta prior cut to (p0, 1], as points: bins of equal ratio, each with its mass.
+
+    Points and not the integral, because then looks add up in a few additions, restarts included; the evidence is within some percent of
+    the integral's, and just as valid: any weights on alternatives over the limit make an e-process.
+    """
+    edges = [p0 ** (1 - i / _ALTERNATIVES) for i in range(_ALTERNATIVES + 1)]
+    below = [exp(log_betainc(*BREACH_PRIOR, edge)[0]) for edge in edges[:-1]] + [1.0]
+    weights = tuple(log(max(high - low, 1e-300) / (1 - below[0])) for low, high in pairwise(below))
+    points = [(low * high) ** 0.5 for low, high in pairwise(edges)]
+    return Alternatives(weights, tuple(log(p / p0) for p in points), tuple(log1p(-p) - log1p(-p0) for p in points))
+
+
+@lru_cache(maxsize=256)
+def _mass_below(prior: tuple[float, float], bound: float) -> float:
+    """log of B(a, b) times the prior's mass below the bound."""
+    return log_beta(*prior) + log_betainc(*prior, bound)[0]
 
 
 def _log_likelihood(n: int, k: float, p: float) -> float:
     return k * log(p) + (n - k) * log1p(-p)
-
-
-def log_breach(n: int, k: float, p0: float) -> float:
-    """Evidence after k of n against "the true share is at most p0": the mixture of alternatives over the limit's likelihood."""
-    if n <= 0:
-        return 0.0
-    a, b = BREACH_PRIOR
-    _, above = log_betainc(a + k, b + n - k, p0)
-    return log_beta(a + k, b + n - k) + above - _mass(BREACH_PRIOR, p0)[1] - _log_likelihood(n, k, p0)
 
 
 def log_health(n: int, k: float, bound: float) -> float:
@@ -53,18 +70,11 @@ def log_health(n: int, k: float, bound: float) -> float:
         return 0.0
     a, b = HEALTH_PRIOR
     below, _ = log_betainc(a + k, b + n - k, bound)
-    return log_beta(a + k, b + n - k) + below - _mass(HEALTH_PRIOR, bound)[0] - _log_likelihood(n, k, bound)
+    return log_beta(a + k, b + n - k) + below - _mass_below(HEALTH_PRIOR, bound) - _log_likelihood(n, k, bound)
 
 
 def _log_mean(logs: tuple[float, ...]) -> float:
     return log_sum(list(logs)) - log(len(logs)) if logs else 0.0
-
-
-def log_breach_of(spec: AlarmSpec, count: AlarmCount) -> float:
-    """Evidence that the alarm's limit is broken; for ITL by the wealth of the bets, spread evenly over the stakes."""
-    if spec.metric == ITL:
-        return _log_mean(count.bets[: len(BREACH_ODDS)])
-    return log_breach(count.n, count.k, spec.p0)
 
 
 def log_health_of(spec: AlarmSpec, count: AlarmCount) -> float:
@@ -87,17 +97,13 @@ class ArmState:
     """The breach test of one arm, restarted again and again so that long health does not make it deaf.
 
     Its evidence is the sum over restarts j of w_j E_j, with w_j = 1 / (j (j + 1)), which add up to 1; what has not started
-    counts as 1. `restarts` are the counts at which the kept ones began: the very first, and the newest.
+    counts as 1. `logs` hold that sum for each alternative; a look multiplies all of it, and a restart adds its weight.
     """
 
     seen: AlarmCount = NOTHING
-    restarts: tuple[tuple[int, AlarmCount], ...] = ((1, NOTHING),)  # (j, counts then)
-    log_carried: float | None = None  # of tests that ended, when the counts began anew; None: of none
-
-    @property
-    def newest(self) -> int:
-        """The j of the newest restart."""
-        return self.restarts[-1][0]
+    logs: tuple[float, ...] = ()  # empty: only the first test has begun, and has seen nothing
+    newest: int = 1  # the j of the newest restart
+    newest_n: int = 0  # and the requests counted when it began
 
 
 def log_weight(j: int) -> float:
@@ -105,38 +111,65 @@ def log_weight(j: int) -> float:
     return -log(j * (j + 1))
 
 
-def arm_look(state: ArmState, total: AlarmCount) -> ArmState:
+def _log_add(a: float, b: float) -> float:
+    high, low = (a, b) if a > b else (b, a)
+    return high + log1p(exp(low - high))
+
+
+def _restarted(logs: tuple[float, ...], j: int) -> tuple[float, ...]:
+    weight = log_weight(j)
+    return tuple([_log_add(held, weight) for held in logs])
+
+
+def _size(spec: AlarmSpec) -> int:
+    return len(BREACH_ODDS) if spec.metric == ITL else _ALTERNATIVES
+
+
+def _begun(logs: tuple[float, ...], size: int) -> tuple[float, ...]:
+    return logs or (log_weight(1),) * size
+
+
+def arm_look(spec: AlarmSpec, state: ArmState, total: AlarmCount) -> ArmState:
     """The state after a look at the counts so far. A look that finds nothing new changes nothing."""
-    restarts = state.restarts
-    if total.n - restarts[-1][1].n >= RESTART_EVERY:
-        restarts = (*restarts, (state.newest + 1, total))
-        if len(restarts) > RESTARTS_KEPT:
-            restarts = (restarts[0], *restarts[-RESTARTS_KEPT + 1 :])  # leaving one out only lowers the evidence
-    return ArmState(seen=total, restarts=restarts, log_carried=state.log_carried)
+    requests = total.n - state.seen.n
+    if requests <= 0:
+        return state
+    logs, newest, newest_n = _begun(state.logs, _size(spec)), state.newest, state.newest_n
+    if state.seen.n - newest_n >= RESTART_EVERY:
+        newest, newest_n = newest + 1, state.seen.n
+        logs = _restarted(logs, newest)
+    if spec.metric == ITL:
+        before = state.seen.bets or (0.0,) * len(total.bets)
+        logs = tuple([held + after - was for held, after, was in zip(logs, total.bets, before, strict=False)])
+    else:
+        bets, over = alternatives(spec.p0), total.k - state.seen.k
+        within = requests - over
+        logs = tuple([held + over * hit + within * miss for held, hit, miss in zip(logs, bets.over, bets.within, strict=True)])
+    return ArmState(total, logs, newest, newest_n)
 
 
 def arm_begin_anew(spec: AlarmSpec, state: ArmState) -> ArmState:
     """Start counting from nothing, as at a new step, with what is spent and what is proved carried over."""
-    return ArmState(restarts=((state.newest + 1, NOTHING),), log_carried=log_sum(_weighted(spec, state)))
+    return ArmState(logs=_restarted(_begun(state.logs, _size(spec)), state.newest + 1), newest=state.newest + 1)
 
 
 def log_arm_evidence(spec: AlarmSpec, state: ArmState) -> float:
-    """The weighted sum's logarithm."""
-    return log_sum([*_weighted(spec, state), -log(state.newest + 1)])
-
-
-def _weighted(spec: AlarmSpec, state: ArmState) -> list[float]:
-    running = [log_weight(j) + log_breach_of(spec, minus(state.seen, begun)) for j, begun in state.restarts]
-    return running if state.log_carried is None else [state.log_carried, *running]
+    """The logarithm of the weighted sum over restarts and alternatives."""
+    if not state.logs:
+        return 0.0
+    weights = (-log(len(BREACH_ODDS)),) * len(BREACH_ODDS) if spec.metric == ITL else alternatives(spec.p0).weights
+    return log_sum([*map(add, weights, state.logs), -log(state.newest + 1)])
 
 
 @dataclass(frozen=True, slots=True)
 class RelativeState:
-    """The test of canary against baseline: the log wealth of each alternative ratio, and the counts it has used up."""
+    """The test of canary against baseline, restarted like the others: the log wealth of each alternative ratio, and the counts used up."""
 
-    logs: tuple[float, ...] = (0.0,) * len(_RATIOS)
+    logs: tuple[float, ...] = (log_weight(1),) * len(_RATIOS)
     canary: AlarmCount = NOTHING
     baseline: AlarmCount = NOTHING
+    newest: int = 1
+    newest_n: int = 0
 
 
 def relative_look(state: RelativeState, canary: AlarmCount, baseline: AlarmCount) -> RelativeState:
@@ -150,25 +183,34 @@ def relative_look(state: RelativeState, canary: AlarmCount, baseline: AlarmCount
     """
     requests = canary.n - state.canary.n, baseline.n - state.baseline.n
     over = max(0.0, canary.k - state.canary.k), max(0.0, baseline.k - state.baseline.k)
-    logs = state.logs
-    if min(requests) > 0:
-        logs = tuple(held + _log_ratio(ratio, requests, over) for held, ratio in zip(state.logs, _RATIOS, strict=True))
-    elif max(requests) <= 0:
+    if max(requests) <= 0:
         return state
-    return RelativeState(logs=logs, canary=canary, baseline=baseline)
+    logs, newest, newest_n = state.logs, state.newest, state.newest_n
+    if state.canary.n - newest_n >= RESTART_EVERY:
+        newest, newest_n = newest + 1, state.canary.n
+        logs = _restarted(logs, newest)
+    if min(requests) > 0:
+        logs = tuple([held + _log_ratio(ratio, requests, over) for held, ratio in zip(logs, _RATIOS, strict=True)])
+    return RelativeState(logs, canary, baseline, newest, newest_n)
+
+
+def relative_begin_anew(state: RelativeState) -> RelativeState:
+    """Start counting from nothing, with what is proved carried over."""
+    return RelativeState(logs=_restarted(state.logs, state.newest + 1), newest=state.newest + 1)
 
 
 def _log_ratio(ratio: float, requests: tuple[int, int], over: tuple[float, float]) -> float:
     """log of the binomial likelihood at `ratio` over that at the tolerance."""
+    if not over[0] and not over[1]:
+        return 0.0
     m, n = requests
-    canary = log(ratio / TOLERANCE)
     both = log((TOLERANCE * m + n) / (ratio * m + n))
-    return over[0] * canary + (over[0] + over[1]) * both
+    return over[0] * log(ratio / TOLERANCE) + (over[0] + over[1]) * both
 
 
 def log_relative_evidence(state: RelativeState) -> float:
     """Evidence that the canary's share is over the tolerance times the baseline's."""
-    return _log_mean(state.logs)
+    return log_sum([_log_mean(state.logs), -log(state.newest + 1)])
 
 
 def as_ratio(log_evidence: float) -> float:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 from math import log
 
+from denvweb.core.units import format_duration
 from metrics.domain.alarm import ERROR_RATE, ITL, NOTHING
 from metrics.domain.beta import interval
 from metrics.domain.evidence import (
@@ -17,8 +19,10 @@ from metrics.domain.evidence import (
     log_health_of,
     log_relative_evidence,
     plainly_broken,
+    relative_begin_anew,
     relative_look,
 )
+from metrics.domain.spell import LASTS_S, Spell, spell_look
 from metrics.domain.types import AlarmCount, AlarmSpec
 from metrics.domain.views import AlarmVerdict
 
@@ -27,6 +31,7 @@ HEALTH_NEEDS = 20.0  # health is proved at 5%
 
 _NEW_ARM = ArmState()
 _NEW_RELATIVE = RelativeState()
+_NO_SPELL = Spell()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,7 @@ class JudgeState:
     canary: ArmState = _NEW_ARM
     baseline: ArmState = _NEW_ARM
     relative: RelativeState = _NEW_RELATIVE
+    spell: Spell = _NO_SPELL
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +57,20 @@ def state_begin_anew(spec: AlarmSpec, state: JudgeState) -> JudgeState:
     return JudgeState(
         canary=arm_begin_anew(spec, state.canary),
         baseline=arm_begin_anew(spec, state.baseline),
-        relative=RelativeState(logs=state.relative.logs),
+        relative=relative_begin_anew(state.relative),
     )
 
 
-def state_look(spec: AlarmSpec, state: JudgeState, arms: Arms) -> JudgeState:
-    """The state after a look. The same counts again change nothing."""
+def state_look(spec: AlarmSpec, state: JudgeState, arms: Arms, now: datetime) -> JudgeState:
+    """The state after a look. The same counts again change nothing but the time for which a breach has lasted."""
     baseline = arms.baseline or state.baseline.seen
     if _fell(state.canary.seen, arms.canary) or _fell(state.baseline.seen, baseline):
         state = state_begin_anew(spec, state)  # rows are gone; counts that fall have no meaning as a continuation
     return JudgeState(
-        canary=arm_look(state.canary, arms.canary),
-        baseline=arm_look(state.baseline, baseline),
+        canary=arm_look(spec, state.canary, arms.canary),
+        baseline=arm_look(spec, state.baseline, baseline),
         relative=relative_look(state.relative, arms.canary, baseline),
+        spell=spell_look(spec.p0, state.spell, arms.canary, now),
     )
 
 
@@ -78,6 +85,8 @@ def verdict_of(spec: AlarmSpec, state: JudgeState, arms: Arms, *, alpha: float, 
     log_evidence, log_health = log_arm_evidence(spec, state.canary), log_health_of(spec, count)
     at_once = spec.metric == ERROR_RATE and plainly_broken(count.n, count.k)
     with_baseline = arms.baseline is not None
+    lasted_s = None if with_baseline else state.spell.lasted_s
+    counts = lasted_s is None or lasted_s >= LASTS_S
     verdict = AlarmVerdict(
         alarm=spec.name,
         metric=spec.metric,
@@ -90,7 +99,7 @@ def verdict_of(spec: AlarmSpec, state: JudgeState, arms: Arms, *, alpha: float, 
         rate_high=high,
         evidence=as_ratio(log_evidence),
         trips_at=1 / alpha,
-        tripped=at_once or log_evidence >= -log(alpha),
+        tripped=at_once or (counts and log_evidence >= -log(alpha)),
         health=as_ratio(log_health),
         health_needs=HEALTH_NEEDS,
         healthy=fresh and log_health >= log(HEALTH_NEEDS),
@@ -100,6 +109,7 @@ def verdict_of(spec: AlarmSpec, state: JudgeState, arms: Arms, *, alpha: float, 
         relative_evidence=as_ratio(log_relative_evidence(state.relative)) if with_baseline else None,
         fresh=fresh,
         at_once=at_once,
+        lasted_s=lasted_s,
     )
     return replace(verdict, sentence=sentence_of(verdict))
 
@@ -111,13 +121,16 @@ def sentence_of(verdict: AlarmVerdict) -> str:
         parts.append(f"against the baseline {ratio_text(verdict.relative_evidence)}")
     if verdict.baseline_breaching:
         parts.append("the baseline breaks the limit too")
+    if verdict.lasted_s is not None and verdict.evidence >= verdict.trips_at:
+        lasted, needed = format_duration(verdict.lasted_s), format_duration(LASTS_S)
+        parts.append(f"over the limit for {lasted} without a break, {needed} count where no old release serves beside it")
     if verdict.at_once:
         parts.append("errors are plainly over 20%")
     if not verdict.fresh:
         parts.append("no figures came in lately")
     elif verdict.health >= verdict.health_needs:
         parts.append("health proved")
-    elif not verdict.tripped:
+    elif verdict.evidence < verdict.trips_at:
         parts.append(f"health {ratio_text(verdict.health)}, proved at {ratio_text(verdict.health_needs)}")
     return "; ".join(parts)
 

@@ -99,6 +99,7 @@ class AlarmVerdict:
     fresh: bool = True  # figures came in lately
     sentence: str = ""
     at_once: bool = False  # errors plainly over 20%: reason enough without a baseline and without waiting
+    lasted_s: float | None = None  # for how long over the limit without a break; None with a baseline, where it does not matter
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ def _states_lock(rollout: str, alarms: Sequence[AlarmSpec], since: datetime, now
 
 def _look(spec: AlarmSpec, row: AlarmState, arms: Arms, *, since: datetime, now: datetime, alpha: float, fresh: bool) -> AlarmVerdict:
     before = wire.from_plain(row.data, JudgeState) if row.data else JudgeState()
-    state = state_look(spec, before if row.since == since else state_begin_anew(spec, before), arms)
+    state = state_look(spec, before if row.since == since else state_begin_anew(spec, before), arms, now)
     if state != before or row.since != since:
         row.since, row.looked_at, row.data = since, now, wire.to_plain(state)
         row.n, row.k, row.log_evidence = arms.canary.n, arms.canary.k, log_arm_evidence(spec, state.canary)

@@ -93,6 +93,9 @@ def hold_over(
     if stale:
         sentence = f"figures for {_and(stale)} have stopped coming in, and nothing is promoted by silence"
         return Judgement(Ruling.HOLD, Reason.STALE_METRICS, sentence)
+    doubted = next((verdict for verdict in verdicts if verdict.relative_evidence is None and verdict.evidence >= verdict.trips_at), None)
+    if doubted is not None:  # nothing is compared with it, and it has not lasted yet
+        return Judgement(Ruling.HOLD, Reason.BREACH_UNCONFIRMED, told(doubted), evidence=evidence_of(doubted))
     missing = _missing(verdicts, policy, counted)
     if missing:
         return Judgement(Ruling.HOLD, Reason.INSUFFICIENT_SAMPLES, missing)

@@ -150,9 +150,14 @@ def test_silence_proves_no_health() -> None:
     assert _look(_at(21))["ttft-p99"].healthy
 
 
-def test_without_a_baseline_the_limit_alone_decides() -> None:
+def test_without_a_baseline_the_limit_alone_decides_once_the_breach_has_lasted() -> None:
     _serve("m@2", _at(1), 60, slow=20)
     ttft = _look(_at(5), baseline=None)["ttft-p99"]
+    assert (ttft.tripped, ttft.relative_evidence, ttft.baseline_n) == (False, None, 0)
+    assert ttft.evidence > ttft.trips_at
+    for second in range(10, 300, 10):
+        _serve("m@2", _at(second), 60, slow=20)
+        ttft = _look(_at(second + 1), baseline=None)["ttft-p99"]
     assert (ttft.tripped, ttft.relative_evidence, ttft.baseline_n) == (True, None, 0)
 
 
