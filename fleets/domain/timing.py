@@ -33,6 +33,21 @@ RESERVED_BYTES = 3.5e9  # contexts, graphs and workspace of one GPU
 
 
 @dataclass(frozen=True, slots=True)
+class Calibration:
+    """The constants of the roofline, to be replaced by those fitted to one engine on one machine. `scale` stretches every step."""
+
+    overhead_s: float = STEP_OVERHEAD_S
+    memory_factor: float = MEMORY_FACTOR
+    prefill_compute_ratio: float = PREFILL_COMPUTE_RATIO
+    decode_compute_ratio: float = DECODE_COMPUTE_RATIO
+    sequence_s: float = 0.0  # added for each sequence of a batch: sampling and bookkeeping of an engine in Python
+    scale: float = 1.0
+
+
+UNCALIBRATED = Calibration()
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryFit:
     """How a model sits in the memory of one replica. Bytes are per GPU; `kv_tokens` is for the whole replica."""
 
@@ -114,6 +129,55 @@ def kv_transfer_s(transfer_bytes: float, gpu: GpuKind, same_domain: bool) -> flo
     """Seconds until `transfer_bytes` of KV have moved from one prefill GPU group to decode, over one GPU's link."""
     link = gpu.domain_bytes_per_s if same_domain else gpu.network_bytes_per_s
     return TRANSFER_OVERHEAD_S + transfer_bytes / (link * LINK_RATIO)
+
+
+class StepTimes:
+    """Step times of one replica, linear in what changes between steps: for those who ask a million times.
+
+    A decode step takes `base_s(batch) + context_s * context_tokens_total`. A step that also prefills adds `prefill_part_s`.
+    The same model as the functions above, which the tests hold it to.
+    """
+
+    __slots__ = ("_bases", "_calibration", "_gpu", "_shape", "_tp", "alone_s", "attended_tokens", "context_s", "pair_s", "token_s")
+
+    def __init__(self, shape: ModelShape, gpu: GpuKind, tp: int, calibration: Calibration = UNCALIBRATED) -> None:
+        self._shape, self._gpu, self._tp, self._calibration = shape, gpu, tp, calibration
+        scale = calibration.scale
+        rate = tp * compute_flops(shape, gpu) * calibration.prefill_compute_ratio / scale
+        self.token_s = 2 * shape.prefill_active_params / rate  # of one prefilled token
+        self.pair_s = 4 * shape.layers * shape.hidden / rate  # of one prefilled token looking at one other
+        self.attended_tokens = float(shape.attended_tokens or 1e18)
+        self.alone_s = (calibration.overhead_s + _collective_s(shape, tp)) * scale
+        self.context_s = scale * calibration.memory_factor * shape.kv_bytes_per_token / (tp * gpu.memory_bytes_per_s)
+        self._bases = [0.0]
+
+    def base_s(self, batch: int) -> float:
+        """Seconds of a decode step of `batch` sequences without what they hold."""
+        while len(self._bases) <= batch:
+            self._bases.append(self._base_s(len(self._bases)))
+        return self._bases[batch]
+
+    def _base_s(self, batch: int) -> float:
+        shape, calibration = self._shape, self._calibration
+        active_ratio = min(1.0, shape.decode_active_params / shape.total_params)
+        touched = 1.0 - (1.0 - active_ratio) ** batch if active_ratio < 1.0 else 1.0
+        memory_s = calibration.memory_factor * shape.weight_bytes * touched / (self._tp * self._gpu.memory_bytes_per_s)
+        rate = self._tp * compute_flops(shape, self._gpu) * calibration.decode_compute_ratio
+        compute_s = 2 * shape.decode_active_params * batch / rate + calibration.sequence_s * batch
+        return self.alone_s + (memory_s + compute_s + _exchange_s(shape, self._gpu, self._tp, batch)) * calibration.scale
+
+    def decode_s(self, batch: int, context_tokens_total: float) -> float:
+        """Seconds of one decode step."""
+        return self.base_s(batch) + self.context_s * context_tokens_total
+
+    def prefill_part_s(self, new_tokens: float, context_tokens: float) -> float:
+        """What prefilling `new_tokens` behind `context_tokens` adds to a step."""
+        return new_tokens * (self.token_s + self.pair_s * min(context_tokens + new_tokens / 2, self.attended_tokens))
+
+    def prefill_s(self, tokens: int, cached_tokens: int = 0, budget_tokens: int = 8192) -> float:
+        """Seconds to prefill a prompt alone on the replica, in steps of at most `budget_tokens`."""
+        new = max(1, tokens - cached_tokens)
+        return ceil(new / budget_tokens) * self.alone_s + self.prefill_part_s(new, cached_tokens)
 
 
 def _exchange_s(shape: ModelShape, gpu: GpuKind, tp: int, batch: int) -> float:
