@@ -17,8 +17,12 @@ from django.utils import timezone
 
 from fleets import selectors as fleets
 from fleets.domain.protocol import ConditionalPolicy
+from fleets.domain.types import UnitSpec
+from fleets.domain.views import UnitView
 from releases.domain.rollout_heal import Steady, clear, heal
+from releases.domain.rollout_leave import give_up_leaving
 from releases.domain.rollout_types import RequestProbe
+from releases.domain.spec_types import StageSpec
 from releases.models import Rollout, Stage
 from releases.selectors.releases import release_unit, stage_spec
 from releases.selectors.rollouts import placer
@@ -80,6 +84,7 @@ def _heal_once(stage_id: int, now: datetime) -> bool:
             effects_apply(stage=row, effects=left, alarms=(), conditional=ConditionalPolicy())
             return bool(left)
         spec = stage_spec(row.release, row.name)
+        units = _drained(units, release_unit(row.release, row.name), spec)
         want = Steady(key, release_unit(row.release, row.name), spec.replicas, _warm_until(row))
         draining = {unit: datetime.fromisoformat(at) for unit, at in row.draining.items()}
         found = heal(want, units=units, routers=routers, place=placer(lambda _: spec.fleets), draining=draining, now=now)
@@ -90,6 +95,13 @@ def _heal_once(stage_id: int, now: datetime) -> bool:
         for event in found.events:
             event_write(event=event, stage=key, release=want.stable.release)
         return any(not isinstance(effect, RequestProbe) for effect in found.effects)
+
+
+def _drained(units: tuple[UnitView, ...], stable: UnitSpec, spec: StageSpec) -> tuple[UnitView, ...]:
+    """Units on nodes that are being drained count as failed as soon as they can be replaced."""
+    if not any(unit.leaving for unit in units):
+        return units
+    return give_up_leaving(units, stable=stable, replicas=spec.replicas, fleets=fleets.fleet_views(names=spec.fleets))
 
 
 def _under_way(row: Stage) -> bool:

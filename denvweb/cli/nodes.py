@@ -6,10 +6,13 @@ import click
 
 from denvweb.cli.client import Client
 from denvweb.cli.output import echo_json, json_option, paint, table
+from fleets.domain.drain import DrainHow, DrainPlan
 from fleets.domain.types import NodeState
 from fleets.domain.views import FleetMap, NodeMap, NodeStanding
 
 _NODE_LEVELS = {NodeState.READY: "ok", NodeState.SUSPECT: "warn", NodeState.LOST: "bad"}
+
+_HOW = {DrainHow.ELSEWHERE: "ok", DrainHow.AFTER: "warn", DrainHow.STOPPED: "ok", DrainHow.WAITS: "bad"}
 
 _reason_option = click.option("--reason", default="", help="Why, for the journal.")
 
@@ -77,3 +80,33 @@ def uncordon(node: str, reason: str, as_json: bool) -> None:
         return
     silent = "" if now.state is NodeState.READY else f" once it reports (it is {now.state.value})"
     click.echo(f"{now.node} takes new ranks again{silent}.")
+
+
+@nodes.command()
+@click.argument("node")
+@click.option("--dry-run", is_flag=True, help="Say what would move where, and change nothing.")
+@_reason_option
+@json_option
+def drain(node: str, dry_run: bool, reason: str, as_json: bool) -> None:
+    """Cordon NODE, and replace its units elsewhere, each as soon as there is room for that."""
+    client = Client()
+    if dry_run:
+        plan = client.get(f"nodes/{node}/drain-plan", DrainPlan)
+    else:
+        plan = client.post(f"nodes/{node}/drain", DrainPlan, {"reason": reason})
+    if as_json:
+        echo_json(plan)
+        return
+    for move in plan.moves:
+        click.echo(f"{paint(f'{move.how.value:<9}', _HOW[move.how])}  {move.sentence}   {' '.join(move.here)}, {move.gpus} GPUs")
+    click.echo(_summary(plan, dry_run))
+
+
+def _summary(plan: DrainPlan, dry_run: bool) -> str:
+    count = "nothing runs there" if not plan.moves else f"{len(plan.moves)} unit{'' if len(plan.moves) == 1 else 's'} to move"
+    if dry_run:
+        return f"{plan.node}: {count}. Nothing was changed."
+    if plan.done:
+        return f"{plan.node} is drained: nothing holds its GPUs. `denv nodes uncordon {plan.node}` brings it back."
+    ways = f"`denv nodes` says when it is drained; `denv nodes uncordon {plan.node}` ends it"
+    return f"{plan.node} is cordoned and being drained: {count}. {ways}."

@@ -1,4 +1,4 @@
-"""Nodes over REST: tokens to join with, cordons."""
+"""Nodes over REST: tokens to join with, cordons, drains."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from denvweb.api import schema_of
 from denvweb.auth import via_of
 from denvweb.core import wire
 from denvweb.core.errors import ForbiddenError
+from denvweb.idempotency import idempotent, idempotent_secret
+from fleets.domain.drain import DrainPlan
 from fleets.domain.views import JoinTokenView, NodeStanding
-from fleets.selectors import node_standing
-from fleets.services import join_token_issue, node_cordon
+from fleets.selectors import drain_plan, node_standing
+from fleets.services import join_token_issue, node_cordon, node_drain
 
 T = TypeVar("T")
 
@@ -44,6 +46,7 @@ class JoinTokensView(APIView):
     """POST /join-tokens."""
 
     @extend_schema(request=schema_of(JoinTokenBody), responses={201: schema_of(JoinTokenView)}, operation_id="join_token_create")
+    @idempotent_secret
     def post(self, request: Request) -> Response:
         """A one-use token with which an agent joins its nodes to a fleet; administrators only."""
         if not request.user.is_superuser:
@@ -57,6 +60,7 @@ class CordonView(APIView):
     """POST /nodes/{name}/cordon."""
 
     @extend_schema(request=schema_of(NodeBody), responses=schema_of(NodeStanding), operation_id="node_cordon")
+    @idempotent
     def post(self, request: Request, name: str) -> Response:
         """Have a node take nothing new; what runs there goes on."""
         return _cordon(request, name, cordoned=True)
@@ -66,9 +70,31 @@ class UncordonView(APIView):
     """POST /nodes/{name}/uncordon."""
 
     @extend_schema(request=schema_of(NodeBody), responses=schema_of(NodeStanding), operation_id="node_uncordon")
+    @idempotent
     def post(self, request: Request, name: str) -> Response:
         """Have a node take new ranks again; a drain of it ends."""
         return _cordon(request, name, cordoned=False)
+
+
+class DrainPlanView(APIView):
+    """GET /nodes/{name}/drain-plan."""
+
+    @extend_schema(responses=schema_of(DrainPlan), operation_id="node_drain_plan")
+    def get(self, request: Request, name: str) -> Response:
+        """What a drain would make of each unit on the node, by what is free now; nothing is changed."""
+        return Response(wire.to_plain(drain_plan(node=name)))
+
+
+class DrainView(APIView):
+    """POST /nodes/{name}/drain."""
+
+    @extend_schema(request=schema_of(NodeBody), responses=schema_of(DrainPlan), operation_id="node_drain")
+    @idempotent
+    def post(self, request: Request, name: str) -> Response:
+        """Cordon the node and replace its units elsewhere, each as soon as there is room; the plan as it stands."""
+        reason = _body(request, NodeBody).reason
+        node_drain(node=name, actor=request.user.get_username(), via=via_of(request), reason=reason)
+        return Response(wire.to_plain(drain_plan(node=name)))
 
 
 def _cordon(request: Request, name: str, *, cordoned: bool) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from fleets.api.node_views import CordonView, JoinTokensView, UncordonView
+from fleets.api.node_views import CordonView, DrainPlanView, DrainView, JoinTokensView, UncordonView
 from fleets.api.views import FleetDetailView, FleetListView
 
 urlpatterns: list[URLPattern] = [
@@ -12,5 +12,7 @@ urlpatterns: list[URLPattern] = [
     path("fleets/<str:name>", FleetDetailView.as_view()),
     path("join-tokens", JoinTokensView.as_view()),
     path("nodes/<str:name>/cordon", CordonView.as_view()),
+    path("nodes/<str:name>/drain", DrainView.as_view()),
+    path("nodes/<str:name>/drain-plan", DrainPlanView.as_view()),
     path("nodes/<str:name>/uncordon", UncordonView.as_view()),
 ]

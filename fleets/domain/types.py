@@ -122,6 +122,7 @@ class UnitSpec:
     compat: str
     placement: PlacementRule
     pools: tuple[PoolSpec, ...]
+    fleets: tuple[str, ...] = ()  # that its stage may use, in order of preference; empty: only the one where it stands
 
     @property
     def gpus(self) -> int:

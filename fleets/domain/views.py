@@ -82,6 +82,7 @@ class UnitView:
     inflight: int  # requests, over all routers
     weight_seen: float | None  # its share of the traffic by the routers' tables, 0 to 1; None if no router speaks
     pools: tuple[PoolView, ...]
+    leaving: str = ""  # why it is to be replaced elsewhere although it serves: a node of it is being drained
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ def nodes_look(now: datetime) -> None:
     suspect_before = now - timedelta(seconds=SUSPECT_AFTER_S)
     _watch(now, deaf=not Node.objects.filter(last_report_at__gt=suspect_before).exists())
     Node.objects.filter(state=NodeState.READY, last_report_at__lte=suspect_before).update(state=NodeState.SUSPECT)
+    _drained(now)
     silent = Node.objects.filter(last_report_at__lte=suspect_before).exclude(state=NodeState.LOST).select_related("domain").order_by("name")
     by_fleet: dict[str, list[Node]] = {}
     for node in silent:
@@ -27,6 +28,14 @@ def nodes_look(now: datetime) -> None:
         if fleet.frozen or fleet.name in by_fleet:
             with transaction.atomic():
                 _fleet_look(fleet, by_fleet.get(fleet.name, []), now)
+
+
+def _drained(now: datetime) -> None:
+    """Say once of each node that is drained that nothing is left on it."""
+    for node in Node.objects.filter(draining=True, drained_at=None, claims=None).select_related("domain"):
+        if Node.objects.filter(name=node.name, draining=True, drained_at=None).update(drained_at=now):
+            sentence = f"node {node.name} is drained: nothing holds its GPUs; `denv nodes uncordon {node.name}` brings it back"
+            event_append(kind="node.drained", sentence=sentence, fleet=node.domain.fleet_id)
 
 
 def _watch(now: datetime, *, deaf: bool) -> None:

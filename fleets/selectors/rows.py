@@ -13,7 +13,7 @@ from fleets.domain.views import ReplicaState
 from fleets.models import Rank, Replica, Unit
 
 _RANK = ("id", "replica_id", "node_id", "index", "gpus", "port", "state", "detail", "restarts", "engine_id", "gauges")
-_NODE = ("node__name", "node__host", "node__state", "node__generation", "node__observed_generation")
+_NODE = ("node__name", "node__host", "node__state", "node__generation", "node__observed_generation", "node__draining")
 
 
 def units_with_ranks(units: QuerySet[Unit]) -> list[Unit]:
@@ -44,6 +44,12 @@ def current(unit: Unit, pool: PoolSpec) -> list[Replica]:
         for replica in unit.replicas.all()
         if not replica.retired and replica.role == pool.role and replica.generation == pool.generation
     ]
+
+
+def leaving(unit: Unit) -> str:
+    """Why the unit is to be replaced elsewhere although it serves; empty when it is not."""
+    nodes = {rank.node_id for replica in unit.replicas.all() if not replica.retired for rank in replica.ranks.all() if rank.node.draining}
+    return f"{', '.join(sorted(nodes))} {'is' if len(nodes) == 1 else 'are'} being drained" if nodes else ""
 
 
 def unit_ready(unit: Unit, spec: UnitSpec) -> bool:

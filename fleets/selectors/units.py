@@ -12,7 +12,7 @@ from fleets.domain.types import PoolSpec, RankState, Role, UnitSpec
 from fleets.domain.views import PoolView, RankView, ReplicaState, ReplicaView, UnitView
 from fleets.models import Rank, Replica, Router, RouteState, Unit
 from fleets.selectors.routing import live_routers
-from fleets.selectors.rows import current, leader_of, probed, spec_of, state_of, unit_ready, units_with_ranks
+from fleets.selectors.rows import current, leader_of, leaving, probed, spec_of, state_of, unit_ready, units_with_ranks
 
 
 def units_view(*, stage: str, now: datetime) -> tuple[UnitView, ...]:
@@ -74,6 +74,7 @@ def _unit_view(unit: Unit, inflight: int, share: float | None) -> UnitView:
         inflight=inflight,
         weight_seen=share,
         pools=pools,
+        leaving=leaving(unit) if running else "",
     )
 
 
@@ -84,7 +85,7 @@ def _detail(unit: Unit, spec: UnitSpec, pools: Sequence[PoolView]) -> str:
     waiting = [f"{pool.role.value}: {pool.ready} of {pool.desired} ready" for pool in pools if pool.ready < pool.desired]
     if reasons or waiting:
         return (reasons or waiting)[0]
-    return f"probe: {unit.probe_detail}" if unit.probe_detail and not probed(unit) else ""
+    return f"probe: {unit.probe_detail}" if unit.probe_detail and not probed(unit) else leaving(unit)
 
 
 def _pool_view(unit: Unit, pool: PoolSpec) -> PoolView:

@@ -33,6 +33,7 @@ def unit_spec(
         compat=compat_hash([(pool.role, pool.engine) for pool in pools], recipe),
         placement=stage.topology.placement,
         pools=pools,
+        fleets=stage.fleets,
     )
 
 
