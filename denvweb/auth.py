@@ -6,11 +6,12 @@ from datetime import datetime
 
 from django.contrib.auth.models import AbstractBaseUser, User
 from django.utils import timezone
-from rest_framework.authentication import BaseAuthentication
+from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
 from denvweb.core.ids import new_credential, parse_credential, secret_matches
+from denvweb.logs import proof
 from denvweb.models import ApiToken
 
 
@@ -52,10 +53,21 @@ class ApiTokenAuthentication(BaseAuthentication):
         token = token_check(text, ApiToken.Scope.API)
         if token is None:
             raise AuthenticationFailed("This token is unknown, expired or revoked; run `denv login` again.")
+        proof.set(f"token {token.pk}")
         return token.user, token
 
     def authenticate_header(self, request: Request) -> str:
         return "Bearer"
+
+
+class ProvenSessionAuthentication(SessionAuthentication):
+    """Django's session, with the CSRF check; noted as the proof."""
+
+    def authenticate(self, request: Request) -> tuple[AbstractBaseUser, None] | None:
+        found: tuple[AbstractBaseUser, None] | None = super().authenticate(request)
+        if found is not None:
+            proof.set("session")
+        return found
 
 
 def via_of(request: Request) -> str:

@@ -8,8 +8,9 @@ import time
 from contextvars import ContextVar
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
+proof: ContextVar[str] = ContextVar("proof", default="")  # how the caller proved who they are: `session`, `token tok-...`
 
-_SECRET = re.compile(r"((?:Bearer\s+|tok-|join-|node-|router-)[\w-]{4,}\.)[\w-]{8,}")
+_SECRET = re.compile(r"((?:Bearer\s+|tok-|join-|node-|router-)[\w-]{4,}\.|xox[a-z]-|xapp-)[\w-]{8,}")
 
 
 class LineFormatter(logging.Formatter):

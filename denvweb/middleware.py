@@ -10,7 +10,7 @@ from django.http.response import HttpResponseBase
 from django.urls import Resolver404, resolve
 
 from denvweb.core.ids import random_id
-from denvweb.logs import request_id
+from denvweb.logs import proof, request_id
 
 # The hash is that of the empty string: Plotly adds an empty <style> element and fills it through the CSSOM.
 _EMPTY_STYLE = "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
@@ -59,6 +59,7 @@ class RequestIdMiddleware(_BothWays):
     def before(self, request: HttpRequest) -> None:
         given = request.headers.get("X-Request-Id", "")
         request_id.set(given if 0 < len(given) <= 64 and given.isprintable() else random_id("req"))
+        proof.set("")
 
     def after(self, request: HttpRequest, response: HttpResponseBase) -> None:
         response.headers["X-Request-Id"] = request_id.get()

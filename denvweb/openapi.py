@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from drf_spectacular.authentication import SessionScheme
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.openapi import AutoSchema
 
@@ -68,6 +69,12 @@ class ApiTokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped
     def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:
         """A bearer token."""
         return {"type": "http", "scheme": "bearer", "description": "`denv token`, or Settings in the dashboard."}
+
+
+class SessionCookieScheme(SessionScheme):  # type: ignore[no-untyped-call]  # likewise
+    """Names the dashboard's session to OpenAPI."""
+
+    target_class = "denvweb.auth.ProvenSessionAuthentication"
 
 
 def stream_add(result: dict[str, Any], generator: object, request: object, public: bool) -> dict[str, Any]:

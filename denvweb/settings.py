@@ -115,13 +115,13 @@ WHITENOISE_AUTOREFRESH = DEBUG
 API_REQUESTS_PER_S = float(env.read("DENV_API_REQUESTS_PER_S", "50"))  # of one caller, over time; ten seconds' worth at once
 
 REST_FRAMEWORK = {
-    "DEFAULT_AUTHENTICATION_CLASSES": ["denvweb.auth.ApiTokenAuthentication", "rest_framework.authentication.SessionAuthentication"],
+    "DEFAULT_AUTHENTICATION_CLASSES": ["denvweb.auth.ApiTokenAuthentication", "denvweb.auth.ProvenSessionAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["denvweb.api.CleanJSONParser"],
     "DEFAULT_THROTTLE_CLASSES": ["denvweb.throttle.CallerThrottle"],
     "DEFAULT_SCHEMA_CLASS": "denvweb.openapi.DenvSchema",
-    "EXCEPTION_HANDLER": "denvweb.api.exception_handler",
+    "EXCEPTION_HANDLER": "metrics.api.audit.exception_handler",
     "UNAUTHENTICATED_USER": None,
 }
 SPECTACULAR_SETTINGS = {

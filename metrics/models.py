@@ -1,4 +1,4 @@
-"""Tables of the metrics app: windows of figures, which reports are in them, gauges, the journal and the state of alarms."""
+"""Tables of the metrics app: figures, the state of alarms, the journal with its chain of hashes, and the notices it sends out."""
 
 from __future__ import annotations
 
@@ -99,6 +99,9 @@ class Event(models.Model):
     rollout = models.CharField(max_length=24, blank=True)
     release = models.CharField(max_length=80, blank=True)
     evidence = models.JSONField(default=dict)
+    proof = models.CharField(max_length=80, blank=True)  # how whoever did it had proved who they are: `session`, `token tok-..`
+    request_id = models.CharField(max_length=64, blank=True)
+    digest = models.CharField(max_length=64, blank=True)  # metrics.domain.chain; rows older than the chain have none
 
     class Meta:
         indexes = [
@@ -110,6 +113,70 @@ class Event(models.Model):
 
     def __str__(self) -> str:
         return f"{self.seq} {self.kind}"
+
+
+class EventSeal(models.Model):
+    """A link of the journal's chain. A database trigger writes it when the event's transaction commits, and refuses to change it.
+
+    At commit, and not with the event: the lock that gives links their order is then the last one that a transaction takes,
+    so it is held for an instant and can be in no deadlock. Links are in the order of commits, which need not be that of numbers.
+    """
+
+    event_seq = models.BigIntegerField(unique=True)
+    prev_hash = models.CharField(max_length=64, blank=True)
+    hash = models.CharField(max_length=64)  # SHA-256 of the one before, the event's number and its digest
+
+    def __str__(self) -> str:
+        return f"{self.pk}: event {self.event_seq}"
+
+
+class Channel(models.Model):
+    """Where notices go: a Slack channel, or a webhook."""
+
+    class Kind(models.TextChoices):
+        """What is at the other end."""
+
+        SLACK = "slack", "a channel of a Slack workspace"
+        WEBHOOK = "webhook", "an https address that takes signed JSON"
+
+    id = models.CharField(primary_key=True, max_length=24)
+    kind = models.CharField(max_length=10, choices=Kind.choices)
+    name = models.CharField(max_length=60, unique=True)
+    address = models.CharField(max_length=500)  # `C0123456789`, or an URL
+    secret = models.TextField(blank=True)  # encrypted: the bot's token, or what a webhook is signed with
+    allow_private = models.BooleanField(default=False)  # a webhook inside of one's own network
+    enabled = models.BooleanField(default=True)
+    created_by = models.CharField(max_length=150)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+class Outbox(models.Model):
+    """One notice for one channel, written with its event; delivered later, at least once."""
+
+    class State(models.TextChoices):
+        """How far it is."""
+
+        PENDING = "pending"  # to be sent, or being sent
+        SENT = "sent"
+        DEAD = "dead"  # given up, which the journal says
+
+    event = models.ForeignKey(Event, on_delete=models.PROTECT, related_name="+")
+    channel = models.ForeignKey(Channel, on_delete=models.CASCADE, related_name="+")
+    state = models.CharField(max_length=8, choices=State.choices, default=State.PENDING)
+    tries = models.PositiveSmallIntegerField(default=0)
+    next_at = models.DateTimeField()  # not before this; while it is being sent, until when nobody else may
+    error = models.CharField(max_length=300, blank=True)
+    sent_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["event", "channel"], name="notice_once")]
+        indexes = [models.Index(fields=["channel", "event"], condition=Q(state="pending"), name="notice_pending")]
+
+    def __str__(self) -> str:
+        return f"{self.event_id} to {self.channel_id}: {self.state}"
 
 
 class AlarmState(models.Model):

@@ -13,7 +13,8 @@ from metrics.domain.views import EventView
 from metrics.models import JOURNAL_LOCK, Event
 
 
-def _view(event: Event) -> EventView:
+def event_view(event: Event) -> EventView:
+    """A row as others see it."""
     return EventView(
         seq=event.seq,
         at=event.at,
@@ -39,7 +40,7 @@ def events_view(
     events = Event.objects.filter(**wanted).order_by("-seq")
     if before is not None:
         events = events.filter(seq__lt=before)
-    return tuple(_view(event) for event in events[:limit])
+    return tuple(event_view(event) for event in events[:limit])
 
 
 def events_after(*, seq: int, limit: int = 200) -> tuple[EventView, ...]:
@@ -52,7 +53,7 @@ def events_after(*, seq: int, limit: int = 200) -> tuple[EventView, ...]:
         else:
             # Whoever had taken a number under the last one has ended by now, and may have committed since we read.
             events = list(Event.objects.filter(seq__gt=seq, seq__lte=events[-1].seq).order_by("seq")[:limit])
-    return tuple(_view(event) for event in events)
+    return tuple(event_view(event) for event in events)
 
 
 def latest_seq() -> int:

@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from metrics.services.alarms import alarm_look
 from metrics.services.ingest import gauges_record, series_ingest
-from metrics.services.journal import event_append
+from metrics.services.journal import event_append, refusal_append
+from metrics.services.outbox import Notice, outbox_claim, outbox_failed, outbox_prune, outbox_sent
 
-__all__ = ["alarm_look", "event_append", "gauges_record", "series_ingest"]
+__all__ = [
+    "Notice",
+    "alarm_look",
+    "event_append",
+    "gauges_record",
+    "outbox_claim",
+    "outbox_failed",
+    "outbox_prune",
+    "outbox_sent",
+    "refusal_append",
+    "series_ingest",
+]
