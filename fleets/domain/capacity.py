@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from fleets.domain.types import DomainView, FleetView, NodeState, RankPlacement, UnitPlacement
+from fleets.domain.types import DomainView, FleetView, NodeView, RankPlacement, UnitPlacement
 
 
 @dataclass(slots=True)
@@ -25,34 +25,18 @@ class NodeRoom:
 
 
 class DomainRoom:
-    """One scale-up domain; `free` is kept beside its nodes, which are copied only when they are looked at.
+    """One scale-up domain that is looked at; its nodes are copied when it is."""
 
-    A scan over thousands of domains so costs one count each.
-    """
+    __slots__ = ("free", "name", "nodes", "size")
 
-    __slots__ = ("_nodes", "_view", "free", "name")
+    def __init__(self, view: DomainView, *, emptied: bool) -> None:
+        self.name, self.size = view.name, view.size
+        self.nodes = [_node_room(node, emptied) for node in view.nodes]
+        self.free = view.size if emptied else view.free
 
-    def __init__(self, view: DomainView) -> None:
-        self.name = view.name
-        self.free = sum([len(node.free) for node in view.nodes if node.state is NodeState.READY and not node.cordoned])
-        self._view = view
-        self._nodes: list[NodeRoom] | None = None
-
-    @property
-    def size(self) -> int:
-        """GPUs that the domain has, free or not."""
-        return self._view.size
-
-    @property
-    def nodes(self) -> list[NodeRoom]:
-        """The working copies of its nodes."""
-        if self._nodes is None:
-            self._nodes = [NodeRoom(node.name, node.gpus, node.usable, list(node.free), frozenset(node.unfit)) for node in self._view.nodes]
-        return self._nodes
-
-    def node(self, name: str) -> NodeRoom:
+    def node(self, name: str) -> NodeRoom | None:
         """One of its nodes."""
-        return next(node for node in self.nodes if node.name == name)
+        return next((node for node in self.nodes if node.name == name), None)
 
     def set_free(self, node: NodeRoom, free: list[int]) -> None:
         """Change what is free on one of its nodes."""
@@ -61,40 +45,102 @@ class DomainRoom:
         self.free += node.room - before
 
 
+def _node_room(node: NodeView, emptied: bool) -> NodeRoom:
+    if emptied:
+        return NodeRoom(node.name, node.gpus, True, list(range(node.gpus)))
+    return NodeRoom(node.name, node.gpus, node.usable, list(node.free), frozenset(node.unfit))
+
+
 class FleetRoom:
-    """One fleet. Every GPU is in at most one node's `free`, so a plan made here never gives one out twice."""
+    """One fleet. Every GPU is in at most one node's `free`, so a plan made here never gives one out twice.
 
-    def __init__(self, view: FleetView) -> None:
-        self.name = view.name
+    `emptied`: as if every node were well and every GPU free. What is kept for each of thousands of domains is one count;
+    a domain is copied when a plan looks into it.
+    """
+
+    def __init__(self, view: FleetView, *, emptied: bool = False) -> None:
+        self.name, self.gpu_kind = view.name, view.gpu_kind
         self.spans_nodes = view.fabric_spans_nodes
-        self.domains = [DomainRoom(domain) for domain in view.domains]
-        self._view = view
-        self._domain_of: dict[str, DomainRoom] = {}
+        self.free_by_domain = [domain.size if emptied else domain.free for domain in view.domains]
+        self._view, self._emptied = view, emptied
+        self._copies: dict[int, DomainRoom] = {}
+        self._index_of: dict[str, int] = {}
+        self._index_of_node: dict[str, int] = {}
 
-    def _find(self, rank: RankPlacement) -> DomainRoom | None:
-        if not self._domain_of:  # only plans that take something need it: most look at domains alone
-            pairs = zip(self._view.domains, self.domains, strict=True)
-            self._domain_of = {node.name: room for domain, room in pairs for node in domain.nodes}
-        return self._domain_of.get(rank.node)
+    @property
+    def free(self) -> int:
+        """GPUs that could be given out now."""
+        return sum(self.free_by_domain)
+
+    @property
+    def out(self) -> int:
+        """Nodes that may take nothing new: silent, lost or cordoned."""
+        return 0 if self._emptied else sum(not node.usable for domain in self._view.domains for node in domain.nodes)
+
+    @property
+    def domains(self) -> list[DomainRoom]:
+        """All of them, in the fleet's order; they are copied for it."""
+        return [self._domain(index) for index in range(len(self.free_by_domain))]
+
+    def holes(self, gpus: int) -> list[tuple[int, str, int]]:
+        """Free GPUs, name and size of each domain with at least `gpus` free."""
+        pairs = zip(self.free_by_domain, self._view.domains, strict=True)
+        return [(free, domain.name, domain.size) for free, domain in pairs if free >= gpus]
+
+    def by_fit(self, gpus: int) -> Iterator[DomainRoom]:
+        """Domains with at least `gpus` free, the tightest first and then by name; nearly always the first is taken."""
+        domains = self._view.domains
+        fitting = [(free, domains[index].name, index) for index, free in enumerate(self.free_by_domain) if free >= gpus]
+        if fitting:
+            first = min(fitting)
+            yield self._domain(first[2])
+            fitting.remove(first)
+        yield from (self._domain(index) for _, _, index in sorted(fitting))
 
     def take(self, placement: UnitPlacement) -> None:
         """Hold the GPUs of a placement."""
-        for rank in (rank for replica in placement.replicas for rank in replica.ranks):
-            if domain := self._find(rank):
-                node = domain.node(rank.node)
-                domain.set_free(node, [index for index in node.free if index not in rank.gpus])
+        for index, node, rank in self._ranks(placement):
+            self._set_free(index, node, [gpu for gpu in node.free if gpu not in rank.gpus])
 
     def give_back(self, placement: UnitPlacement) -> None:
         """Free the GPUs of a placement that will have ended by then; nodes that are gone are passed over."""
+        for index, node, rank in self._ranks(placement):
+            self._set_free(index, node, sorted(({*node.free, *rank.gpus} & set(range(node.gpus))) - node.unfit))
+
+    def _set_free(self, index: int, node: NodeRoom, free: list[int]) -> None:
+        domain = self._domain(index)
+        domain.set_free(node, free)
+        self.free_by_domain[index] = domain.free
+
+    def _domain(self, index: int) -> DomainRoom:
+        found = self._copies.get(index)
+        if found is None:
+            found = self._copies[index] = DomainRoom(self._view.domains[index], emptied=self._emptied)
+        return found
+
+    def _ranks(self, placement: UnitPlacement) -> Iterator[tuple[int, NodeRoom, RankPlacement]]:
         for rank in (rank for replica in placement.replicas for rank in replica.ranks):
-            if domain := self._find(rank):
-                node = domain.node(rank.node)
-                domain.set_free(node, sorted(({*node.free, *rank.gpus} & set(range(node.gpus))) - node.unfit))
+            index = self._find(placement.domain, rank.node)
+            node = self._domain(index).node(rank.node) if index is not None else None
+            if index is not None and node is not None:
+                yield index, node, rank
+
+    def _find(self, domain: str, node: str) -> int | None:
+        """The domain by its name, else by one of its nodes."""
+        if domain:
+            if not self._index_of:
+                self._index_of = {view.name: index for index, view in enumerate(self._view.domains)}
+            return self._index_of.get(domain)
+        if not self._index_of_node:
+            self._index_of_node = {view.name: index for index, each in enumerate(self._view.domains) for view in each.nodes}
+        return self._index_of_node.get(node)
 
 
-def room_of(fleet: FleetView, freed: Iterable[UnitPlacement] = (), taken: Iterable[UnitPlacement] = ()) -> FleetRoom:
+def room_of(
+    fleet: FleetView, freed: Iterable[UnitPlacement] = (), taken: Iterable[UnitPlacement] = (), *, emptied: bool = False
+) -> FleetRoom:
     """A working copy of a fleet, with `freed` given back and `taken` held already."""
-    room = FleetRoom(fleet)
+    room = FleetRoom(fleet, emptied=emptied)
     for placement in freed:
         if placement.fleet == fleet.name:
             room.give_back(placement)
@@ -112,8 +158,3 @@ def largest_domain(fleet: FleetView) -> int:
 def largest_node(fleet: FleetView) -> int:
     """GPUs of the largest node; 0 without one."""
     return max((node.gpus for domain in fleet.domains for node in domain.nodes), default=0)
-
-
-def unusable_nodes(domains: Sequence[DomainView]) -> int:
-    """Nodes that may take nothing new: silent, lost or cordoned."""
-    return sum(not node.usable for domain in domains for node in domain.nodes)

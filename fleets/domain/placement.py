@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from fleets.domain.capacity import DomainRoom, FleetRoom, NodeRoom, room_of
+from fleets.domain.capacity import FleetRoom, NodeRoom, room_of
 from fleets.domain.refusal import Refusal, refuse
 from fleets.domain.types import FleetView, PlacementRule, RankPlacement, ReplicaPlacement, Role, UnitPlacement, UnitSpec
 
@@ -53,31 +53,31 @@ def place_units(
     freed: Iterable[UnitPlacement] = (),
     taken: Iterable[UnitPlacement] = (),
     elsewhere: Sequence[FleetView] = (),
+    emptied: bool = False,
 ) -> tuple[UnitPlacement, ...] | Refusal:
-    """Place `count` equal serving units beside each other; all of them, or a refusal whose `placed` are those that fit."""
+    """Place `count` equal serving units beside each other; all of them, or a refusal whose `placed` are those that fit.
+
+    `emptied`: as if nothing ran in `fleets` and all their nodes were well, to tell what never fits from what does not fit now.
+    """
     freed, taken = tuple(freed), tuple(taken)
-    rooms = [room_of(fleet, freed, taken) for fleet in fleets]
+    rooms = [room_of(fleet, freed, taken, emptied=emptied) for fleet in fleets]
     placed: list[UnitPlacement] = []
     while len(placed) < count:
         placement = next((found for room in rooms if (found := _place(spec, room))), None)
         if placement is None:
             return _refusal(spec, count, fleets, rooms, tuple(placed), elsewhere)
         placed.append(placement)
-        next(room for room in rooms if room.name == placement.fleet).take(placement)
+        if len(placed) < count:
+            next(room for room in rooms if room.name == placement.fleet).take(placement)
     return tuple(placed)
 
 
 def _place(spec: UnitSpec, room: FleetRoom) -> UnitPlacement | None:
-    for domain in _by_fit(room.domains, spec.gpus):
+    for domain in room.by_fit(spec.gpus):
         replicas = _lay_out(_wants(spec, room.spans_nodes), domain.nodes)
         if replicas is not None:
             return UnitPlacement(room.name, domain.name, replicas)
     return _place_apart(spec, room) if spec.placement is PlacementRule.ANY else None
-
-
-def _by_fit(domains: Sequence[DomainRoom], gpus: int) -> list[DomainRoom]:
-    """Domains with enough free GPUs, the tightest first."""
-    return sorted((domain for domain in domains if domain.free >= gpus), key=lambda domain: (domain.free, domain.name))
 
 
 def _wants(spec: UnitSpec, spans_nodes: bool) -> list[_Want]:
@@ -138,7 +138,7 @@ def _place_apart(spec: UnitSpec, room: FleetRoom) -> UnitPlacement | None:
         replicas = _lay_out(_wants(spec, spans_nodes=False), nodes)
         return UnitPlacement(room.name, "", replicas) if replicas is not None else None
     wants = _wants(spec, spans_nodes=False)  # across domains there is no fabric, so here the groups count
-    assigned = _assign([domain.free for domain in room.domains], wants)
+    assigned = _assign(room.free_by_domain, wants)
     if assigned is None:
         return None
     ranks: list[list[RankPlacement]] = [[] for _ in wants]

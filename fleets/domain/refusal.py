@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from fleets.domain.capacity import FleetRoom, largest_domain, largest_node, unusable_nodes
+from fleets.domain.capacity import FleetRoom, largest_domain, largest_node
+from fleets.domain.hardware import GPUS
+from fleets.domain.timing import memory_fit
 from fleets.domain.types import FleetView, PlacementRule, PoolSpec, UnitPlacement, UnitSpec
 
 Fits = Callable[[UnitSpec, FleetRoom], bool]
@@ -59,19 +61,19 @@ def _reason(spec: UnitSpec, fleet: FleetView, room: FleetRoom) -> tuple[str, str
 def _short(spec: UnitSpec, fleet: FleetView, room: FleetRoom) -> tuple[str, str, str]:
     """Large enough, but too little of it is free."""
     need, rule = spec.gpus, spec.placement.value
-    out = unusable_nodes(fleet.domains)
+    out = room.out
     aside = f"; {out} {'node is' if out == 1 else 'nodes are'} silent or cordoned" if out else ""
     if spec.placement is PlacementRule.SAME_DOMAIN:
-        best = max(domain.free for domain in room.domains)
+        best = max(room.free_by_domain)
         sentence = f"fleet {fleet.name} has no domain with {need} GPUs free; serving unit needs {need} ({rule})"
         if best >= need:
             width = max(min(pool.gpus, pool.engine.tensor_parallel) for pool in spec.pools)
             sentence = (
                 f"fleet {fleet.name} has no domain with nodes free enough; serving unit needs {need} ({rule}), {width} of them on one node"
             )
-        have = f"the freest of {_count(len(room.domains), 'domain')} has {best}"
+        have = f"the freest of {_count(len(room.free_by_domain), 'domain')} has {best}"
         return "no-free-domain", sentence, f"{needs(spec)}; {have}{_by(need - best)}{aside}"
-    free = sum(domain.free for domain in room.domains)
+    free = room.free
     sentence = f"fleet {fleet.name} has {free} GPUs free; serving unit needs {need} ({rule})"
     return "not-enough-gpus", sentence, f"{needs(spec)}; {free} are free{_by(need - free) or ', but scattered over nodes'}{aside}"
 
@@ -91,18 +93,24 @@ def needs(spec: UnitSpec) -> str:
 
 def _hint(spec: UnitSpec, room: FleetRoom, others: Sequence[FleetRoom], fits: Fits) -> str:
     hints = []
-    nearest = next((shape for shape in _fewer_replicas(spec) if fits(shape, room)), None)
+    nearest = next((shape for shape in _fewer_replicas(spec) if _holds(shape, room) and fits(shape, room)), None)
     if nearest:
         hints.append(f"{nearest.shape} in {room.name}")
     else:
-        nearest = next((shape for shape in _fewer_gpus(spec) if fits(shape, room)), None)
+        nearest = next((shape for shape in _fewer_gpus(spec) if _holds(shape, room) and fits(shape, room)), None)
         if nearest:
             hints.append(f"{nearest.shape} of {' + '.join(str(pool.gpus) for pool in nearest.pools)} GPUs in {room.name}")
-    for other in others:
-        holes = [domain for domain in other.domains if domain.free >= spec.gpus]
-        where = f" ({_count(len(holes), 'domain')} of {min(domain.size for domain in holes)} free)" if holes else ""
+    for other in (other for other in others if _holds(spec, other)):
+        holes = other.holes(spec.gpus)
+        where = f" ({_count(len(holes), 'domain')} of {min(size for _, _, size in holes)} free)" if holes else ""
         hints.append(f"this shape in {other.name}{where}")
     return "; ".join(hints)
+
+
+def _holds(shape: UnitSpec, room: FleetRoom) -> bool:
+    """Whether the model sits in the memory of each replica there: no hint names what a dry run would refuse next."""
+    kind = GPUS.get(room.gpu_kind)
+    return kind is None or all(memory_fit(pool.engine.shape, kind, pool.gpus, role=pool.role).fits for pool in shape.pools)
 
 
 def _with(spec: UnitSpec, pools: Sequence[PoolSpec]) -> UnitSpec:

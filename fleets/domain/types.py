@@ -154,20 +154,17 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class DomainView:
-    """A scale-up domain and its nodes."""
+    """A scale-up domain and its nodes. The two counts are made once: placement looks at those of thousands of domains."""
 
     name: str  # `gb200-use1/d01`
     nodes: tuple[NodeView, ...]
+    size: int = field(init=False, compare=False)  # GPUs that it has, healthy or not
+    free: int = field(init=False, compare=False)  # GPUs that could be given out now
 
-    @property
-    def size(self) -> int:
-        """GPUs that the domain has, healthy or not."""
-        return sum(node.gpus for node in self.nodes)
-
-    @property
-    def free(self) -> int:
-        """GPUs that could be given out now."""
-        return sum(len(node.free) for node in self.nodes if node.usable)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", sum([node.gpus for node in self.nodes]))
+        free = sum([len(node.free) for node in self.nodes if node.state is NodeState.READY and not node.cordoned])
+        object.__setattr__(self, "free", free)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from denvweb.core.units import format_bytes
 from fleets.domain.hardware import GPUS, GpuKind
 from fleets.domain.placement import Refusal, place_units
 from fleets.domain.timing import MEMORY_USE_RATIO, RESERVED_BYTES, MemoryFit, memory_fit
-from fleets.domain.types import Faults, FleetView, NodeState, PlacementRule, PoolSpec, Role, UnitSpec
+from fleets.domain.types import Faults, FleetView, PlacementRule, PoolSpec, Role, UnitSpec
 from releases.domain.recipes import Catalog, Parallelism, Recipe, RoleRules, recipe_unknown
 from releases.domain.spec_reader import did_you_mean
 from releases.domain.spec_types import Mode, ReleaseFile, ReleaseSpec, StageSpec
@@ -165,21 +165,8 @@ def _placed(subject: _Subject) -> Iterable[FindingView]:
     """Whether all units fit the stage's fleets at all."""
     if not subject.fleets:
         return ()
-    mine = [emptied(fleet) for fleet in subject.fleets]
-    placed = place_units(subject.unit, subject.stage.replicas, mine, elsewhere=subject.elsewhere)
+    placed = place_units(subject.unit, subject.stage.replicas, subject.fleets, elsewhere=subject.elsewhere, emptied=True)
     return refusal_findings(subject.stage, placed) if isinstance(placed, Refusal) else ()
-
-
-def emptied(fleet: FleetView) -> FleetView:
-    """The fleet with every node well and every GPU free."""
-    domains = tuple(
-        replace(
-            domain,
-            nodes=tuple(replace(node, free=tuple(range(node.gpus)), state=NodeState.READY, cordoned=False) for node in domain.nodes),
-        )
-        for domain in fleet.domains
-    )
-    return replace(fleet, domains=domains)
 
 
 def _gpu_kinds(subject: _Subject) -> Iterable[FindingView]:

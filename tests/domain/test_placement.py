@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from dataclasses import replace
@@ -9,7 +10,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleets.domain.hardware import GPUS
 from fleets.domain.placement import Refusal, place_unit, place_units
+from fleets.domain.timing import memory_fit
 from fleets.domain.types import (
     DomainView,
     EngineSpec,
@@ -56,7 +59,7 @@ def fleet(name: str, domains: int, nodes: int, gpus: int, *, spans: bool = True)
 
 
 GB200 = fleet("gb200-use1", 3, 18, 4)
-H200 = fleet("h200-use1", 4, 1, 8, spans=False)
+H200 = replace(fleet("h200-use1", 4, 1, 8, spans=False), gpu_kind="H200")
 BIG = unit((2, 4), (1, 64))
 
 
@@ -106,6 +109,21 @@ def test_a_fleet_without_a_free_domain_says_how_much_the_freest_has() -> None:
     assert refusal.sentence == "fleet gb200-use1 has no domain with 72 GPUs free; serving unit needs 72 (same-domain)"
     assert refusal.arithmetic == "2 prefill x 4 + 1 decode x 64 = 72; the freest of 3 domains has 68, short by 4"
     assert refusal.fits == "1P1D in gb200-use1"
+
+
+def heavy(spec: UnitSpec, weight_bytes: float) -> UnitSpec:
+    """The same unit of a model with so many bytes of weights."""
+    shape = replace(_SHAPE, weight_bytes=weight_bytes)
+    return replace(spec, pools=tuple(replace(pool, engine=replace(pool.engine, shape=shape)) for pool in spec.pools))
+
+
+def test_a_hint_never_names_what_the_memory_would_refuse() -> None:
+    both = [with_only_one_free(GB200), H200]
+    # 141 GB x 0.9 - 3.5 GB are usable of an H200: 300 GB need three of them, so neither 1, 2 nor 2 + 4 GPUs would do.
+    refusal = refused(place_unit(heavy(BIG, 300e9), [H200], elsewhere=both))
+    assert refusal.fits == "this shape in gb200-use1 (1 domain of 72 free)"
+    assert refused(place_unit(heavy(BIG, 200e9), [H200], elsewhere=both)).fits.startswith("1P1D of 2 + 4 GPUs in h200-use1; ")
+    assert refused(place_unit(heavy(BIG, 2e12), [H200], elsewhere=both)).fits == "", "prefill of 4 GPUs holds it on neither"
 
 
 def test_fewer_replicas_are_nearer_than_smaller_ones() -> None:
@@ -270,3 +288,18 @@ def test_a_refusal_always_has_its_arithmetic(view: FleetView, spec: UnitSpec) ->
     assert f"= {spec.gpus}" in answer.arithmetic or "tensor parallelism" in answer.arithmetic
     if spec.placement is PlacementRule.SAME_DOMAIN and view.fabric_spans_nodes:
         assert all(domain.free < spec.gpus for domain in view.domains)
+
+
+@given(fleets(), specs(), st.floats(1e9, 1e12))
+def test_the_shape_of_a_hint_fits_when_it_is_asked_for(view: FleetView, spec: UnitSpec, weight_bytes: float) -> None:
+    spec = heavy(spec, weight_bytes)
+    answer = place_unit(spec, [view])
+    hint = re.fullmatch(r"(\d+)P(\d+)D(?: of (\d+) \+ (\d+) GPUs)? in f", answer.fits) if isinstance(answer, Refusal) else None
+    if hint is None:
+        return
+    counts, sizes = hint.group(1, 2), hint.group(3, 4)
+    pools = tuple(
+        replace(each, replicas=int(count), gpus=int(size or each.gpus)) for each, count, size in zip(spec.pools, counts, sizes, strict=True)
+    )
+    placed(place_unit(replace(spec, pools=pools), [view]))
+    assert all(memory_fit(each.engine.shape, GPUS["H200"], each.gpus, role=each.role).fits for each in pools)
