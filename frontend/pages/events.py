@@ -9,7 +9,7 @@ from django.views.decorators.http import require_safe
 
 from frontend.pages.base import PageRequest, page, show
 from metrics.selectors import events_view
-from releases.selectors.stages import stages_view
+from releases.selectors.stages import stage_rows
 
 PAGE_SIZE = 50
 
@@ -31,6 +31,6 @@ def events(request: PageRequest) -> HttpResponse:
             "older": found[PAGE_SIZE - 1].seq if len(found) > PAGE_SIZE else None,
             "paged": bool(before),
             "stage": stage,
-            "stages": [view.stage for view in stages_view()],
+            "stages": [str(row) for row in stage_rows()],
         },
     )

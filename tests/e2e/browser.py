@@ -89,13 +89,15 @@ class Browser:
         """What makes the page scroll sideways; empty when nothing does."""
         return str(self.run(_WIDE))
 
-    def violations(self) -> list[str]:
-        """What axe finds wrong, in its own words."""
+    def violations(self, *rules: str) -> list[str]:
+        """What axe finds wrong, in its own words: by all rules, or by those named."""
         if not self.run("return 'axe' in window"):
             self.run(_AXE.read_text())
         found = self.driver.execute_async_script(
-            "const done = arguments[0]; axe.run({exclude: ['.plot > *', '.gmap > *']}, {resultTypes: ['violations']})"
-            ".then((r) => done(JSON.stringify(r.violations)))"
+            "const [rules, done] = arguments, only = rules.length ? {runOnly: rules} : {};"
+            "axe.run({exclude: ['.plot > *', '.gmap > *']}, {resultTypes: ['violations'], ...only})"
+            ".then((r) => done(JSON.stringify(r.violations)))",
+            list(rules),
         )
         return [
             f"{rule['id']}: {node['html'][:120]} {node['failureSummary'][:200]}" for rule in json.loads(found) for node in rule["nodes"]

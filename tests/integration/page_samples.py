@@ -401,7 +401,9 @@ def patch_all(patch: Callable[[str, object], object]) -> None:
         return found
 
     pages = "frontend.pages"
-    for module in ("overview", "fleets", "events", "releases"):
+    for module in ("events", "releases"):
+        patch(f"{pages}.{module}.stage_rows", lambda: [view.stage for view in stages()])
+    for module in ("overview", "fleets", "releases"):
         patch(f"{pages}.{module}.stages_view", stages)
     for module in ("stage", "actions"):
         patch(f"{pages}.{module}.stage_view", one_stage)
