@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup setup-test demo run test lint types bench-up lock clean
+.PHONY: help setup setup-test demo run test lint types bench-up bench-alarms bench-rollouts chaos lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,6 +45,9 @@ types: setup-test  ## mypy, strict
 
 bench-up: setup-test  ## measure start, idle memory and size on disk
 	$(BIN)/python -m tests.bench.up
+
+bench-alarms: setup-test  ## how often alarms are wrong, and how soon they see a bad release
+	$(BIN)/python -m tests.bench.alarms
 
 lock:  ## write the lock files anew from pyproject.toml
 	sh .ci/lock $(PYTHON)

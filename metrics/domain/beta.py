@@ -85,7 +85,7 @@ def _quantile(a: float, b: float, side: int, tail: float) -> float:
         low, high = (x, high) if (value < tail) is (side == 0) else (low, x)
         slope = (1 - 2 * side) * exp((a - 1) * log(x) + (b - 1) * log1p(-x) - log_beta(a, b) - value)
         following = x - (value - tail) / slope if slope else low
-        if abs(following - x) <= 1e-12 + 1e-9 * x:
+        if abs(following - x) <= 1e-12 + 1e-7 * x:
             return following
         x = following if low < following < high else (low + high) / 2
     return x

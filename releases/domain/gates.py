@@ -59,7 +59,8 @@ def judge(verdicts: Sequence[AlarmVerdict], *, doubted_s: float | None, policy: 
                 continue
             sentence = f"{told(verdict)}; the old release is over the limit too, so the cause is elsewhere and going back would not help"
             return Judgement(Ruling.HOLD, Reason.BASELINE_BREACHING, sentence, evidence=evidence_of(verdict))
-        if verdict.evidence >= verdict.trips_at**2 or (doubted_s is not None and doubted_s >= policy.max_wait_s):
+        overwhelming = verdict.evidence >= verdict.trips_at**2 and (verdict.relative_evidence or 0) >= 1  # under 1: no worse
+        if overwhelming or (doubted_s is not None and doubted_s >= policy.max_wait_s):
             return Judgement(Ruling.BACK, "breach", told(verdict), evidence=evidence_of(verdict))
         sentence = f"{told(verdict)}; not proved worse than the old release, whose figures it is compared with"
         return Judgement(Ruling.HOLD, Reason.BREACH_UNCONFIRMED, sentence, evidence=evidence_of(verdict))
