@@ -30,7 +30,7 @@ app.conf.update(
     beat_schedule={},
     timezone="UTC",
 )
-app.autodiscover_tasks(["releases", "fleets", "metrics"])
+app.autodiscover_tasks(["releases", "fleets", "metrics", "frontend"])
 
 
 def every(seconds: float, task: str) -> None:
@@ -40,4 +40,5 @@ def every(seconds: float, task: str) -> None:
 
 every(2.0, "releases.reconcile")
 every(2.0, "fleets.reconcile")
+every(5.0, "frontend.deliver")
 every(30.0, "metrics.roll_up")

@@ -16,6 +16,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/v1/", include("releases.api.urls")),
     path("api/v1/", include("fleets.api.urls")),
     path("api/v1/", include("metrics.api.urls")),
+    path("api/v1/", include("frontend.api.urls")),
     path("", include("fleets.api.program_urls")),
     path("admin/", admin.site.urls),
     path("", include("frontend.urls")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from celery import shared_task
 from django.utils import timezone
 
+from metrics.services.outbox import outbox_prune
 from metrics.services.rollup import metrics_prune, windows_roll_up
 
 
@@ -14,3 +15,4 @@ def roll_up() -> None:
     now = timezone.now()
     windows_roll_up(now=now)
     metrics_prune(now=now)
+    outbox_prune(now=now)

@@ -119,3 +119,19 @@ class EventView:
     rollout: str = ""
     release: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelView:
+    """Where notices go. The secret is never shown."""
+
+    id: str
+    kind: str  # `slack`, `webhook`
+    name: str
+    address: str
+    allow_private: bool
+    enabled: bool
+    pending: int
+    dead: int
+    last_error: str
+    sent_at: datetime | None  # the last one that arrived

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metrics.services.alarms import alarm_look
+from metrics.services.channels import channel_create, channel_delete, channel_switch
 from metrics.services.ingest import gauges_record, series_ingest
 from metrics.services.journal import event_append, refusal_append
 from metrics.services.outbox import Notice, outbox_claim, outbox_failed, outbox_prune, outbox_sent
@@ -10,6 +11,9 @@ from metrics.services.outbox import Notice, outbox_claim, outbox_failed, outbox_
 __all__ = [
     "Notice",
     "alarm_look",
+    "channel_create",
+    "channel_delete",
+    "channel_switch",
     "event_append",
     "gauges_record",
     "outbox_claim",
