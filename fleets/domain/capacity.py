@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fleets.domain.types import DomainView, FleetView, NodeView, RankPlacement, UnitPlacement
+
+_SCANS_MOST = 8  # of all domains, before it pays to keep them in order
 
 
 @dataclass(slots=True)
@@ -66,6 +69,8 @@ class FleetRoom:
         self._copies: dict[int, DomainRoom] = {}
         self._index_of: dict[str, int] = {}
         self._index_of_node: dict[str, int] = {}
+        self._ordered: list[tuple[int, str, int]] | None = None
+        self._scans = 0
 
     @property
     def free(self) -> int:
@@ -82,6 +87,11 @@ class FleetRoom:
         """All of them, in the fleet's order; they are copied for it."""
         return [self._domain(index) for index in range(len(self.free_by_domain))]
 
+    def domain(self, name: str) -> DomainRoom | None:
+        """One of its domains."""
+        index = self._find(name, "")
+        return self._domain(index) if index is not None else None
+
     def holes(self, gpus: int) -> list[tuple[int, str, int]]:
         """Free GPUs, name and size of each domain with at least `gpus` free."""
         pairs = zip(self.free_by_domain, self._view.domains, strict=True)
@@ -89,6 +99,11 @@ class FleetRoom:
 
     def by_fit(self, gpus: int) -> Iterator[DomainRoom]:
         """Domains with at least `gpus` free, the tightest first and then by name; nearly always the first is taken."""
+        ordered = self._in_order()
+        if ordered is not None:
+            for at in range(bisect_left(ordered, (gpus, "", 0)), len(ordered)):
+                yield self._domain(ordered[at][2])
+            return
         domains = self._view.domains
         fitting = [(free, domains[index].name, index) for index, free in enumerate(self.free_by_domain) if free >= gpus]
         if fitting:
@@ -96,6 +111,15 @@ class FleetRoom:
             yield self._domain(first[2])
             fitting.remove(first)
         yield from (self._domain(index) for _, _, index in sorted(fitting))
+
+    def _in_order(self) -> list[tuple[int, str, int]] | None:
+        """All domains by free GPUs and name, kept in order; None while so few asked that looking through is cheaper."""
+        if self._ordered is None:
+            self._scans += 1
+            if self._scans > _SCANS_MOST:
+                names = (domain.name for domain in self._view.domains)
+                self._ordered = sorted(zip(self.free_by_domain, names, range(len(self.free_by_domain)), strict=True))
+        return self._ordered
 
     def take(self, placement: UnitPlacement) -> None:
         """Hold the GPUs of a placement."""
@@ -109,8 +133,12 @@ class FleetRoom:
 
     def _set_free(self, index: int, node: NodeRoom, free: list[int]) -> None:
         domain = self._domain(index)
+        before = domain.free
         domain.set_free(node, free)
         self.free_by_domain[index] = domain.free
+        if self._ordered is not None:
+            del self._ordered[bisect_left(self._ordered, (before, domain.name, index))]
+            insort(self._ordered, (domain.free, domain.name, index))
 
     def _domain(self, index: int) -> DomainRoom:
         found = self._copies.get(index)

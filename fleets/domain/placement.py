@@ -15,7 +15,7 @@ from fleets.domain.capacity import FleetRoom, NodeRoom, room_of
 from fleets.domain.refusal import Refusal, refuse
 from fleets.domain.types import FleetView, PlacementRule, RankPlacement, ReplicaPlacement, Role, UnitPlacement, UnitSpec
 
-__all__ = ["Refusal", "place_unit", "place_units"]
+__all__ = ["Refusal", "place_in_domain", "place_in_fleet", "place_unit", "place_units"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def place_units(
     rooms = [room_of(fleet, freed, taken, emptied=emptied) for fleet in fleets]
     placed: list[UnitPlacement] = []
     while len(placed) < count:
-        placement = next((found for room in rooms if (found := _place(spec, room))), None)
+        placement = next((found for room in rooms if (found := place_in_fleet(spec, room))), None)
         if placement is None:
             return _refusal(spec, count, fleets, rooms, tuple(placed), elsewhere)
         placed.append(placement)
@@ -72,7 +72,15 @@ def place_units(
     return tuple(placed)
 
 
-def _place(spec: UnitSpec, room: FleetRoom) -> UnitPlacement | None:
+def place_in_domain(spec: UnitSpec, room: FleetRoom, name: str) -> UnitPlacement | None:
+    """One unit in one domain of a fleet, or None; what it takes is not held yet."""
+    domain = room.domain(name)
+    replicas = _lay_out(_wants(spec, room.spans_nodes), domain.nodes) if domain is not None and domain.free >= spec.gpus else None
+    return UnitPlacement(room.name, name, replicas) if replicas is not None else None
+
+
+def place_in_fleet(spec: UnitSpec, room: FleetRoom) -> UnitPlacement | None:
+    """One unit in the tightest domain of a fleet that takes it, else apart where the placement may be; what it takes is not held yet."""
     for domain in room.by_fit(spec.gpus):
         replicas = _lay_out(_wants(spec, room.spans_nodes), domain.nodes)
         if replicas is not None:
@@ -152,7 +160,7 @@ def _place_apart(spec: UnitSpec, room: FleetRoom) -> UnitPlacement | None:
 
 
 def _fits(spec: UnitSpec, room: FleetRoom) -> bool:
-    return _place(spec, room) is not None
+    return place_in_fleet(spec, room) is not None
 
 
 def _refusal(

@@ -11,10 +11,10 @@ from dataclasses import replace
 from ortools.sat.python import cp_model
 
 from fleets.domain.packing import place_all
-from fleets.domain.types import UnitSpec
+from fleets.domain.types import DomainView, FleetView, UnitPlacement, UnitSpec
 from releases.catalog import catalog
 from releases.domain.dry_run import World, check_stage
-from tests.packing import Instance, random_instance, unit_of, used_gpus
+from tests.domain.packing_world import Instance, random_instance, unit_of, used_gpus
 from tests.domain.releases_world import DS_FLASH, file_of
 from tests.domain.releases_world import fleet as fleet_of
 
@@ -46,6 +46,25 @@ def best_s(run: Callable[[], object], times: int = 3) -> float:
     return min(spent)
 
 
+def in_use(fleet: FleetView, placed: Sequence[UnitPlacement | None]) -> FleetView:
+    """The fleet with the GPUs of these placements held."""
+    held: dict[str, set[int]] = {}
+    for rank in (rank for where in placed if where for replica in where.replicas for rank in replica.ranks):
+        held.setdefault(rank.node, set()).update(rank.gpus)
+    domains = []
+    for domain in fleet.domains:
+        nodes = [replace(node, free=tuple(gpu for gpu in node.free if gpu not in held.get(node.name, ()))) for node in domain.nodes]
+        domains.append(DomainView(domain.name, tuple(nodes)))
+    return replace(fleet, domains=tuple(domains))
+
+
+def dry_run_ms(text: str, world: World, *, planned: bool) -> float:
+    """The file's only stage checked against the fleets: what the server computes once it has read them."""
+    file = file_of(text)
+    assert (check_stage(file, file.stages[0], 1, world).plan is not None) == planned
+    return best_s(lambda: check_stage(file, file.stages[0], 1, world), 10) * 1000
+
+
 def exact_gpus(instance: Instance) -> int:
     """The most GPUs that can be put to use: a multiple knapsack, solved to the end."""
     model = cp_model.CpModel()
@@ -58,7 +77,7 @@ def exact_gpus(instance: Instance) -> int:
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     assert solver.solve(model) == cp_model.OPTIMAL
-    return round(solver.objective_value)
+    return int(solver.objective_value + 0.5)
 
 
 def packing_ratios(rng: random.Random) -> Sequence[float]:
@@ -75,17 +94,21 @@ def main() -> None:
     placed = place_all(specs, fleets)
     missed = sum(where is None for where in placed)
     plan_s = best_s(lambda: place_all(specs, fleets))
-    file = file_of(DS_FLASH.replace("gb200-use1", "nvl"))
-    world = World(catalog(), fleets)
-    assert check_stage(file, file.stages[0], 1, world).plan is not None
-    dry_run_ms = best_s(lambda: check_stage(file, file.stages[0], 1, world), 10) * 1000
+    world = World(catalog(), tuple(in_use(fleet, placed) for fleet in fleets))
+    fits, refused = DS_FLASH.replace("gb200-use1", "nvl"), DS_FLASH.replace("gb200-use1", "hgx")
+    fits_ms, refused_ms = dry_run_ms(fits, world, planned=True), dry_run_ms(refused, world, planned=False)
     ratios = packing_ratios(rng)
     gpus = sum(domain.size for fleet in fleets for domain in fleet.domains)
     print(f"{gpus:,} GPUs in 1,389 domains of 72 and 2,000 of 8; {_STAGES} stages, {len(specs):,} serving units, {missed} without room")
     print(f"full plan             {plan_s:8.3f} s    of one core")
-    print(f"one dry run           {dry_run_ms:8.1f} ms   of one core")
+    print(f"one dry run           {fits_ms:8.1f} ms   of one core, beside all those units")
+    print(f"one that is refused   {refused_ms:8.1f} ms   of one core, with the nearest shapes that fit")
     print(f"packing over exact    {sum(ratios) / len(ratios):8.4f}      mean of {len(ratios)} random instances; worst {min(ratios):.4f}")
-    figures = {"plan_s": round(plan_s, 3), "dry_run_ms": round(dry_run_ms, 1), "packing_vs_exact_ratio": round(sum(ratios) / len(ratios), 4)}
+    figures = {
+        "plan_s": round(plan_s, 3),
+        "dry_run_ms": round(max(fits_ms, refused_ms), 1),
+        "packing_vs_exact_ratio": round(sum(ratios) / len(ratios), 4),
+    }
     print(json.dumps(figures))
 
 

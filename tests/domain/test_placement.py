@@ -269,14 +269,15 @@ def test_the_order_of_domains_and_nodes_does_not_matter(view: FleetView, spec: U
     assert place_unit(spec, [view]) == place_unit(spec, [view])
 
 
-@given(fleets(), specs(), st.integers(0, 8), st.booleans())
-def test_one_more_node_never_makes_a_fitting_unit_unfit(view: FleetView, spec: UnitSpec, free: int, own: bool) -> None:
-    if isinstance(place_unit(spec, [view]), Refusal):
+@given(fleets(), specs(), st.integers(1, 3), st.integers(0, 8), st.booleans())
+def test_one_more_node_never_makes_a_fitting_stage_unfit(view: FleetView, spec: UnitSpec, count: int, free: int, own: bool) -> None:
+    if isinstance(place_units(spec, count, [view]), Refusal):
         return
     node = NodeView("f-new", 8, tuple(range(free)))
     domains = view.domains
     more = (*domains, DomainView("f/new", (node,))) if own else (replace(domains[0], nodes=(*domains[0].nodes, node)), *domains[1:])
-    placed(place_unit(spec, [replace(view, domains=more)]))
+    answer = place_units(spec, count, [replace(view, domains=more)])
+    assert not isinstance(answer, Refusal), answer
 
 
 @given(fleets(), specs())
