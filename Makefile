@@ -34,6 +34,10 @@ run: setup  ## start all of denv
 test: setup-test lint types  ## everything that must hold: lint, types, tests
 	$(BIN)/pytest
 
+test-vllm: setup-test  ## denv with real vLLM engines on this machine's CPU (2.7 GB into build/vllm)
+	@sh tests/vllm/setup.sh build/vllm
+	$(BIN)/pytest -s tests/vllm tests/integration/test_engine_contract.py
+
 lint: setup-test  ## ruff, import rules, missing migrations
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -67,6 +67,7 @@ class ShellAdapter:
     """Runs what the rank's options say."""
 
     name: str = "shell"
+    program: str = ""
     capabilities: Capabilities = field(default_factory=lambda: Capabilities(True, True, True, False))
 
     def command(self, spec: RankSpec, *, speed: float = 1.0, engine_id: str = "") -> LaunchCommand:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any, get_type_hints
 
 from denvweb import env
 from denvweb.core.errors import InvalidError
+from fleets.domain.ports import PORTS_A_RANK
+from fleets.engines.base import ENGINES
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-PORTS_PER_RANK = 4  # HTTP, KV side channel, gang meeting point, one spare
 _SIMULATED_PORT_FACTOR = 3  # a draining, a running and a starting rank may stand on one GPU at once
 
 
@@ -49,6 +51,26 @@ def parse_simulated(text: str) -> SimulatedFleet:
     return SimulatedFleet(fleet=given["fleet"], kind=given["kind"], span="span" in given, **counts)
 
 
+@dataclass(frozen=True, slots=True)
+class EngineCommand:
+    """How an engine's program is called on this node: its words stand in place of the program's name."""
+
+    engine: str
+    words: tuple[str, ...]
+
+
+def parse_engine_command(text: str) -> EngineCommand:
+    """Read `vllm=/opt/vllm/bin/vllm`; InvalidError says what is wrong."""
+    engine, _, command = text.partition("=")
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError as error:
+        raise InvalidError(f"--engine-command {text}: {error}") from error
+    if engine not in ENGINES or not words:
+        raise InvalidError(f"--engine-command {text}: it is ENGINE=COMMAND, and the engines are {', '.join(ENGINES)}")
+    return EngineCommand(engine, words)
+
+
 def _flag(help_text: str, default: Any = MISSING, **more: Any) -> Any:
     return field(default=default, metadata={"help": help_text, **more})
 
@@ -74,6 +96,13 @@ class Config:
         "stand for simulated nodes, e.g. fleet=gb200-use1,kind=GB200,domains=3,nodes=18,gpus=4,span; may be repeated",
         (),
         parse=parse_simulated,
+        metavar="FLEET",
+    )
+    engine_command: tuple[EngineCommand, ...] = _flag(
+        "how an engine is called here when not by its plain name, e.g. vllm=/opt/vllm/bin/vllm; may be repeated",
+        (),
+        parse=parse_engine_command,
+        metavar="ENGINE=COMMAND",
     )
     speed: float = _flag("how many times faster than real hardware simulated engines run", 1.0, metavar="FACTOR")
     stop_engines_on_exit: bool = _flag("stop the engines when the agent is stopped (default: they go on and are adopted later)", False)
@@ -84,6 +113,11 @@ class Config:
         """The state folder, absolute."""
         return (Path(self.state_dir) if self.state_dir else env.home() / "agent").absolute()
 
+    @property
+    def programs(self) -> dict[str, tuple[str, ...]]:
+        """Commands of this node by engine."""
+        return {command.engine: command.words for command in self.engine_command}
+
     def read_token(self) -> str:
         """The join token from --token or --token-file; empty when neither is given or the file is not there (yet)."""
         if self.token:
@@ -93,7 +127,7 @@ class Config:
 
     def node_port_count(self, gpus: int) -> int:
         """Ports that one node of `gpus` GPUs gets."""
-        return self.port_count or PORTS_PER_RANK * gpus * (_SIMULATED_PORT_FACTOR if self.simulated else 8)
+        return self.port_count or PORTS_A_RANK * gpus * (_SIMULATED_PORT_FACTOR if self.simulated else 8)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -105,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
         if hints[item.name] is bool:
             parser.add_argument(flag, action="store_true", help=help_text)
         elif parse := item.metadata.get("parse"):
-            parser.add_argument(flag, action="append", type=_argument(parse), help=help_text, metavar="FLEET")
+            parser.add_argument(flag, action="append", type=_argument(parse), help=help_text, metavar=item.metadata["metavar"])
         else:
             parser.add_argument(flag, type=hints[item.name], default=item.default, help=help_text, metavar=item.metadata.get("metavar"))
     return parser
@@ -124,7 +158,8 @@ def _argument(parse: Any) -> Any:
 def parse_config(argv: Sequence[str]) -> Config:
     """Config of a command line; exits with 2 and a sentence when a flag is wrong, as argparse does."""
     values = vars(_parser().parse_args(list(argv)))
-    values["simulated"] = tuple(values["simulated"] or ())
+    for name in ("simulated", "engine_command"):
+        values[name] = tuple(values[name] or ())
     config = Config(**values)
     if not config.control.startswith(("http://", "https://")):
         raise InvalidError(f"--control {config.control}: it must start with http:// or https://")

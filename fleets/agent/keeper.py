@@ -7,8 +7,8 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from fleets.agent.launchers.base import Launcher
 from fleets.agent.processes import Marked
 from fleets.agent.ranks import Run
 from fleets.domain.protocol import NodeFacts, NodeSnapshot, RankReport
-from fleets.engines.base import LaunchCommand
+from fleets.engines.base import LaunchCommand, with_program
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ class EngineTools:
     adapter_for: AdapterFor
     gate: StartGate
     speed: float = 1.0
+    programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # this node's own commands by engine
 
 
 class RankKeeper:
@@ -145,7 +146,9 @@ class RankKeeper:
 
     def _command(self, run: Run, engine_id: str) -> LaunchCommand:
         adapter = self._tools.adapter_for(run.spec.engine.engine, self._facts.simulated)
-        return adapter.command(run.spec, speed=self._tools.speed, engine_id=engine_id)
+        command = adapter.command(run.spec, speed=self._tools.speed, engine_id=engine_id)
+        own = self._tools.programs.get(adapter.name, ())
+        return replace(command, argv=with_program(command.argv, adapter.program, own))
 
     # ---- watching ----
 

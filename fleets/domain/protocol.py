@@ -77,6 +77,12 @@ class RankSpec:
     engine: EngineSpec
     start_deadline_s: float = 600.0
     drain_deadline_s: float = 120.0
+    host: str = ""  # this rank's own node; empty: the leader's
+
+    @property
+    def own_host(self) -> str:
+        """Where this rank's own node can be reached."""
+        return self.host or self.leader_host
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,10 @@ class EngineAdapter(Protocol):
         """`vllm`, `sim`, ..."""
 
     @property
+    def program(self) -> str:
+        """The word of its command line that a node may have its own command for; empty: none."""
+
+    @property
     def capabilities(self) -> Capabilities:
         """What it can do."""
 
@@ -92,9 +96,25 @@ def weights_path(weights: str) -> tuple[str, str]:
 
 
 def option_flags(options: Mapping[str, str], *, but: frozenset[str] = frozenset()) -> list[str]:
-    """The recipe's own flags as command-line words: an empty or `true` one stands alone, one that is `false` is left out."""
+    """The recipe's own flags as command-line words: an empty or `true` one stands alone, one that is `false` is left out.
+
+    Options in capitals are no flags: see `environment_options`.
+    """
     words: list[str] = []
     for name, value in sorted(options.items()):
-        if name not in but and value.lower() != "false":
+        if name not in but and not name.isupper() and value.lower() != "false":
             words += [f"--{name}"] if value.lower() in {"", "true"} else [f"--{name}", value]
     return words
+
+
+def environment_options(options: Mapping[str, str]) -> dict[str, str]:
+    """The recipe's options in capitals (`OMP_NUM_THREADS`), which become variables of the engine's environment."""
+    return {name: value for name, value in options.items() if name.isupper()}
+
+
+def with_program(argv: tuple[str, ...], program: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    """The command line with this node's own command in place of the engine's program."""
+    if not words or program not in argv:
+        return argv
+    at = argv.index(program)
+    return (*argv[:at], *words, *argv[at + 1 :])

@@ -24,6 +24,7 @@ class DeepinferAdapter:
     """
 
     name = "deepinfer"
+    program = ""  # the recipe brings the command
     capabilities = Capabilities(disaggregate=True, local_prefill_on_decode=True, hetero_tensor_parallel=True, role_switch=False)
 
     def command(self, spec: RankSpec, *, speed: float = 1.0, engine_id: str = "") -> LaunchCommand:

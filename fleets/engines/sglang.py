@@ -23,6 +23,7 @@ class SglangAdapter:
     """`python -m sglang.launch_server`; its decode answers nothing that comes without a prefill peer."""
 
     name = "sglang"
+    program = "python"
     capabilities = Capabilities(disaggregate=True, local_prefill_on_decode=False, hetero_tensor_parallel=True, role_switch=True)
 
     def command(self, spec: RankSpec, *, speed: float = 1.0, engine_id: str = "") -> LaunchCommand:

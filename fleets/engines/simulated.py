@@ -29,6 +29,7 @@ class SimulatedAdapter:
     """Stands in for any engine on simulated nodes, and takes the recipe's shape and the release's faults."""
 
     name = "sim"
+    program = ""
     capabilities = Capabilities(disaggregate=True, local_prefill_on_decode=True, hetero_tensor_parallel=True, role_switch=False)
 
     def command(self, spec: RankSpec, *, speed: float = 1.0, engine_id: str = "") -> LaunchCommand:

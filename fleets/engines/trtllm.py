@@ -23,6 +23,7 @@ class TrtllmAdapter:
     """One `trtllm-serve` per replica; over several nodes it wants an MPI launcher that the recipe names as `launcher`."""
 
     name = "trtllm"
+    program = "trtllm-serve"
     capabilities = Capabilities(disaggregate=True, local_prefill_on_decode=True, hetero_tensor_parallel=True, role_switch=False)
 
     def command(self, spec: RankSpec, *, speed: float = 1.0, engine_id: str = "") -> LaunchCommand:

@@ -1,15 +1,22 @@
-"""vLLM with NixlConnector (pull): written against vLLM 0.33's `vllm serve` and its nixl_integration examples."""
+"""vLLM with NixlConnector (pull): `vllm serve`, its flags as 0.32 and 0.33 take them, on GPUs and on its CPU build."""
 
 from __future__ import annotations
 
 import json
 
+from denvweb.core.errors import InvalidError
+from fleets.domain.ports import EVENTS, GANG, SIDE_CHANNEL, SPARE, GroupPorts
 from fleets.domain.protocol import RankSpec
 from fleets.domain.types import Role
-from fleets.engines.base import Capabilities, LaunchCommand, gpu_env, option_flags, replica_gpus, weights_path
+from fleets.engines.base import Capabilities, LaunchCommand, environment_options, gpu_env, option_flags, replica_gpus, weights_path
 from fleets.engines.prometheus import mapped
 
 _KV_ROLE = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
+# The words of recipes for what KV is kept in, and vLLM's. It has no word for 32 bits: there KV is kept as the model computes.
+_KV_DTYPES = {"auto": "auto", "float32": "auto", "fp32": "auto", "bf16": "bfloat16", "fp16": "float16", "fp8": "fp8", "fp4": "nvfp4"}
+_GIB = 2**30
+_SHUTDOWN_S = 8  # from SIGTERM: less than an agent waits before SIGKILL, and the router has sent nothing new for long by then
+CPU = "CPU"  # the GPU kind of nodes that compute on their processors
 
 NAMES = {
     "kv_use": "vllm:kv_cache_usage_perc",
@@ -24,29 +31,47 @@ NAMES = {
     "generation_tokens": "vllm:generation_tokens_total",
 }
 RATIOS = {"prefix_hit": ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total")}
-_OWN_OPTIONS = frozenset({"kv-lease-s", "kv-load-failure-policy"})  # denv's names: they go into --kv-transfer-config
+# denv's names, which become parts of other flags.
+_OWN_OPTIONS = frozenset(
+    {
+        "kv-lease-s",
+        "kv-load-failure-policy",
+        "kv-connector",
+        "kv-offload-bytes",
+        "kv-events",
+        "num-speculative-tokens",
+        "speculative-method",
+        "speculative-model",
+    }
+)
 
 
 class VllmAdapter:
     """`vllm serve`, one process per rank."""
 
     name = "vllm"
+    program = "vllm"
     capabilities = Capabilities(disaggregate=True, local_prefill_on_decode=True, hetero_tensor_parallel=True, role_switch=False)
 
     def command(self, spec: RankSpec, *, speed: float = 1.0, engine_id: str = "") -> LaunchCommand:
-        """Prefill and decode differ in `kv_role` only, and vLLM takes even that as advice."""
+        """Prefill and decode differ in `kv_role` only, and vLLM takes even that as advice.
+
+        Its KV identity is left to vLLM, which makes a new one for each start: peers refuse a restarted engine under its old one for good.
+        """
         engine = spec.engine
         model, revision = weights_path(engine.weights)
         argv = ["vllm", "serve", model, "--host", spec.leader_host, "--port", str(spec.port), "--served-model-name", engine.model]
         argv += ["--revision", revision] if revision else []
-        argv += ["--block-size", str(engine.block_tokens), *_parallel_flags(spec)]
-        argv += [] if engine.kv_dtype == "auto" else ["--kv-cache-dtype", engine.kv_dtype]
-        argv += ["--enable-prefix-caching" if engine.prefix_caching else "--no-enable-prefix-caching"]
-        env = gpu_env(spec)
-        if spec.role in _KV_ROLE:
-            argv += ["--kv-transfer-config", json.dumps(_kv_config(spec, engine_id))]
-            env |= {"VLLM_NIXL_SIDE_CHANNEL_HOST": spec.leader_host, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(spec.leader_port + 1)}
+        argv += _parallel_flags(spec)
+        argv += _kv_cache_flags(spec)
+        argv += _speculative_flags(spec)
         argv += option_flags(engine.options, but=_OWN_OPTIONS)
+        argv += _wanted_by_denv(spec)
+        env = _device_env(spec)
+        if spec.role in _KV_ROLE:
+            argv += ["--kv-transfer-config", json.dumps(_kv_config(spec))]
+            env |= _side_channel_env(spec)
+        env |= environment_options(engine.options)
         return LaunchCommand(tuple(argv), env) if spec.index == 0 else LaunchCommand(tuple(argv), env, ready_path="", metrics_path="")
 
     def map_metrics(self, text: str) -> dict[str, float]:
@@ -54,34 +79,103 @@ class VllmAdapter:
         return mapped(text, NAMES, RATIOS)
 
 
-def _kv_config(spec: RankSpec, engine_id: str) -> dict[str, object]:
-    """An engine id that changes with every start: a restarted prefill under its old id is refused by its peers for good."""
+def _wanted_by_denv(spec: RankSpec) -> list[str]:
+    """Cached tokens in usage, which the router's figures need, and time to end streams after SIGTERM; a recipe's own words win."""
+    flags = []
+    if spec.index == 0 and "enable-prompt-tokens-details" not in spec.engine.options:
+        flags += ["--enable-prompt-tokens-details"]
+    if "shutdown-timeout" not in spec.engine.options:
+        flags += ["--shutdown-timeout", str(_SHUTDOWN_S)]
+    return flags
+
+
+def _device_env(spec: RankSpec) -> dict[str, str]:
+    """GPUs that the process may see; the CPU build has none, and is told its address because it would take any that it finds."""
+    if spec.gpu_kind.upper() == CPU:
+        return {"VLLM_HOST_IP": spec.own_host}
+    return gpu_env(spec)
+
+
+def _side_channel_env(spec: RankSpec) -> dict[str, str]:
+    """Where NIXL's handshakes are answered. vLLM adds a rank's data-parallel index to the port, so the first local rank's is taken off."""
+    here = GroupPorts.of(spec)
+    port = spec.port + SIDE_CHANNEL if here.groups == 1 else spec.port + here.side_channels
+    return {"VLLM_NIXL_SIDE_CHANNEL_HOST": spec.own_host, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(port - here.first_group)}
+
+
+def _kv_config(spec: RankSpec) -> dict[str, object]:
     options = spec.engine.options
     config: dict[str, object] = {
-        "kv_connector": "NixlConnector",
+        "kv_connector": options.get("kv-connector", "NixlConnector"),
         "kv_role": _KV_ROLE[spec.role],
         "kv_load_failure_policy": options.get("kv-load-failure-policy", "fail"),
-        "kv_connector_extra_config": {"kv_lease_duration": int(options.get("kv-lease-s", "30"))},
     }
-    return config | ({"engine_id": engine_id} if engine_id else {})
+    extra: dict[str, object] = {"kv_lease_duration": int(options.get("kv-lease-s", "30"))}
+    if spec.gpu_kind.upper() == CPU:
+        config["kv_buffer_device"] = "cpu"
+        extra["num_threads"] = 1
+    if spec.engine.tensor_parallel > len(spec.gpus):
+        # Ranks of one group on several nodes must say the same identity: that of the placement, new with every one.
+        config["engine_id"] = spec.replica
+    return config | {"kv_connector_extra_config": extra}
+
+
+def _kv_cache_flags(spec: RankSpec) -> list[str]:
+    """The release's `kv-cache` section; InvalidError for a data type that vLLM has no word for."""
+    engine, options = spec.engine, spec.engine.options
+    dtype = _KV_DTYPES.get(engine.kv_dtype)
+    if dtype is None:
+        raise InvalidError(
+            f"vLLM has no KV cache of {engine.kv_dtype}; write one of {', '.join(_KV_DTYPES)}, or `auto`", code="kv-dtype-unsupported"
+        )
+    flags = ["--block-size", str(engine.block_tokens)]
+    flags += [] if dtype == "auto" else ["--kv-cache-dtype", dtype]
+    flags += ["--enable-prefix-caching" if engine.prefix_caching else "--no-enable-prefix-caching"]
+    if offload_bytes := int(options.get("kv-offload-bytes", "0")):
+        flags += ["--kv-offloading-size", f"{offload_bytes / _GIB:g}", "--kv-offloading-backend", "native"]
+    if options.get("kv-events", "false") == "true":
+        flags += ["--kv-events-config", json.dumps(_events_config(spec))]
+    return flags
+
+
+def _events_config(spec: RankSpec) -> dict[str, object]:
+    """A wildcard address, so that vLLM listens; with any other it would connect to a subscriber that it expects there."""
+    here = GroupPorts.of(spec)
+    port = spec.port + EVENTS if here.groups == 1 else spec.port + here.events - here.first_group
+    return {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"tcp://*:{port}", "topic": "kv-events"}
+
+
+def _speculative_flags(spec: RankSpec) -> list[str]:
+    """Drafted tokens are one of several fields of a JSON flag. Without a draft model the model's own draft layers (`mtp`) are meant."""
+    options = spec.engine.options
+    count = int(options.get("num-speculative-tokens", "0"))
+    if not count:
+        return []
+    method = options.get("speculative-method", "" if "speculative-model" in options else "mtp")
+    config: dict[str, object] = {"num_speculative_tokens": count}
+    config |= {"method": method} if method else {}
+    config |= {"model": options["speculative-model"]} if "speculative-model" in options else {}
+    return ["--speculative-config", json.dumps(config)]
 
 
 def _parallel_flags(spec: RankSpec) -> list[str]:
-    """Tensor parallelism inside nodes and data parallelism over them, or one tensor-parallel group over several nodes."""
-    tensor, here, total = spec.engine.tensor_parallel, len(spec.gpus), replica_gpus(spec)
+    """Tensor-parallel groups inside nodes or over several, and data-parallel copies of the attention when there is more than one."""
+    tensor, total = spec.engine.tensor_parallel, replica_gpus(spec)
+    groups = total // tensor
     flags = ["--tensor-parallel-size", str(tensor)]
-    headless = ["--headless"] if spec.index else []
-    if tensor > here:
-        nodes = ["--nnodes", str(spec.count), "--node-rank", str(spec.index), "--master-addr", spec.leader_host]
-        return [*flags, *nodes, "--master-port", str(spec.leader_port + 2), *headless]
-    if total == tensor:
-        return flags
-    local = here // tensor
-    flags += ["--data-parallel-size", str(total // tensor), "--data-parallel-size-local", str(local)]
-    if spec.count > 1:
-        flags += ["--data-parallel-address", spec.leader_host, "--data-parallel-rpc-port", str(spec.leader_port + 2)]
-        flags += ["--data-parallel-start-rank", str(spec.index * local)] if spec.index else []
-    return flags + headless
+    if spec.count > 1 and tensor > len(spec.gpus):
+        flags += ["--nnodes", str(spec.count), "--node-rank", str(spec.index), "--master-addr", spec.leader_host]
+        flags += ["--master-port", str(spec.leader_port + GANG)]
+        if groups > 1:  # each node's group is inferred from its number
+            flags += ["--data-parallel-size", str(groups), "--data-parallel-address", spec.leader_host]
+            flags += ["--data-parallel-rpc-port", str(spec.leader_port + SPARE)]
+    elif groups > 1:
+        here = GroupPorts.of(spec)
+        flags += ["--data-parallel-size", str(groups), "--data-parallel-size-local", str(here.groups)]
+        if spec.count > 1:
+            flags += ["--data-parallel-address", spec.leader_host, "--data-parallel-rpc-port", str(spec.leader_port + GANG)]
+            flags += ["--data-parallel-start-rank", str(here.first_group)] if spec.index else []
+    return flags + (["--headless"] if spec.index else [])
 
 
 ADAPTER = VllmAdapter()

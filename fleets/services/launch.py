@@ -13,10 +13,9 @@ from denvweb.core import wire
 from denvweb.core.errors import ConflictError
 from denvweb.core.ids import derived_id
 from denvweb.wake import poke
+from fleets.domain.ports import PORTS_A_RANK, port_count
 from fleets.domain.types import PoolSpec, RankDesired, RankPlacement, ReplicaPlacement
 from fleets.models import GpuClaim, NextGeneration, Node, Rank, Replica, Unit
-
-PORTS_A_RANK = 4  # HTTP, KV side channel, gang, and one to spare
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,29 +80,31 @@ def _replica(unit: Unit, launch: Launch, now: datetime) -> Replica:
 
 def _rank(replica: Replica, index: int, place: RankPlacement, ports: _Ports) -> Rank:
     rank_id = derived_id("k", replica.id, index, place.node)
-    return Rank(id=rank_id, replica=replica, node_id=place.node, index=index, gpus=list(place.gpus), port=ports.next(place.node))
+    port = ports.next(place.node, port_count(len(place.gpus), replica.engine["tensor_parallel"]))
+    return Rank(id=rank_id, replica=replica, node_id=place.node, index=index, gpus=list(place.gpus), port=port)
 
 
 class _Ports:
-    """The lowest free ports of nodes whose rows are locked."""
+    """The lowest free ports of nodes whose rows are locked, in blocks of four."""
 
     def __init__(self, nodes: dict[str, Node]) -> None:
         self._nodes = nodes
         self._taken: dict[str, set[int]] = defaultdict(set)
-        for node, port in Rank.objects.filter(node_id__in=nodes).values_list("node_id", "port"):
-            self._taken[node].add(port)
+        for rank in Rank.objects.filter(node_id__in=nodes).select_related("replica"):
+            count = port_count(len(rank.gpus), rank.replica.engine["tensor_parallel"])
+            self._taken[rank.node_id].update(range(rank.port, rank.port + count, PORTS_A_RANK))
 
-    def next(self, name: str) -> int:
-        """A port nobody has, taken by asking."""
+    def next(self, name: str, count: int) -> int:
+        """The first of `count` ports in a row that nobody has, taken by asking."""
         node = self._nodes.get(name)
         if node is None:
             raise ConflictError(f"Node {name} is gone.", code="node-gone")
-        last = node.port_base + node.port_count - PORTS_A_RANK
-        for port in range(node.port_base, last + 1, PORTS_A_RANK):
-            if port not in self._taken[name]:
-                self._taken[name].add(port)
+        for port in range(node.port_base, node.port_base + node.port_count - count + 1, PORTS_A_RANK):
+            block = set(range(port, port + count, PORTS_A_RANK))
+            if not block & self._taken[name]:
+                self._taken[name] |= block
                 return port
-        raise ConflictError(f"Node {name} has no port left of its {node.port_count}.", code="no-port")
+        raise ConflictError(f"Node {name} has no {count} ports left of its {node.port_count}.", code="no-port")
 
 
 def _claim(unit: Unit, ranks: Sequence[Rank]) -> None:

@@ -11,10 +11,10 @@ from django.utils import timezone
 
 from denvweb.core.errors import ConflictError, ForbiddenError, InvalidError
 from denvweb.core.ids import Credential, new_credential, parse_credential, secret_matches
+from fleets.domain.ports import PORTS_A_RANK
 from fleets.domain.protocol import JoinReply, JoinRequest, NodeFacts
 from fleets.domain.views import JoinTokenView
 from fleets.models import Domain, Fleet, JoinToken, NextGeneration, Node
-from fleets.services.launch import PORTS_A_RANK
 from metrics.services import event_append
 
 JOIN_TOKEN_TTL_S = 3600.0
