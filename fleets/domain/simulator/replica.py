@@ -20,7 +20,6 @@ from fleets.domain.timing import StepTimes
 from fleets.domain.types import Role
 
 ENGINE_BLOCK_TOKENS = 64
-WARM = -1.0  # `first_s` of a sequence that was there before the simulation began
 Events = list[tuple[float, int, Callable[[float, Any], None], Any]]
 
 
@@ -120,7 +119,7 @@ class Replica:
     def warm(self, arrival: Arrival, left_tokens: int) -> None:
         """Put a sequence in the middle of its answer, with `left_tokens` to go. It is in nobody's figures."""
         job = Job(arrival)
-        job.boot, job.first_s, job.tries = self.boot, WARM, 9
+        job.boot, job.kv_s, job.first_s = self.boot, -1.0, -1.0
         job.prompt, job.output = arrival.input_tokens + arrival.output_tokens - left_tokens, left_tokens
         self.held += job.prompt + ENGINE_BLOCK_TOKENS // 2
         self._run(job, left_tokens)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fleets.domain import routing
 from fleets.domain.protocol import ConditionalPolicy
 from fleets.domain.routing import Reason
-from fleets.domain.simulator.replica import WARM, Job, Replica
+from fleets.domain.simulator.replica import Job, Replica
 from fleets.domain.simulator.tally import Tally
 from fleets.domain.simulator.types import Arrival, Limits, Phase, RouterShape
 from fleets.domain.types import Role
@@ -184,7 +184,7 @@ class Stage:
             else:
                 self.lost(now, job)
             return
-        if job.first_s == WARM:
+        if job.unit is None:  # it was there before the simulation began, and is in nobody's figures
             return
         job.unit.inflight -= 1
         job.decode.running -= 1
@@ -193,7 +193,7 @@ class Stage:
 
     def lost(self, now: float, job: Job) -> None:
         """A replica died with the job. Once, and before the client saw a byte, it is tried elsewhere."""
-        if job.first_s == WARM:
+        if job.unit is None:  # it was there before the simulation began, and is in nobody's figures
             return
         if job.hands_over:
             self._leave_prefill(now, job)
