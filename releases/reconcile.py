@@ -15,6 +15,7 @@ from functools import partial
 from django.db import transaction
 from django.utils import timezone
 
+from denvweb.failpoints import reach
 from fleets import selectors as fleets
 from fleets.domain.protocol import ConditionalPolicy
 from fleets.domain.types import UnitSpec
@@ -67,6 +68,7 @@ def _heal(stage_id: int, now: datetime | None) -> int:
     """Repair one stage; the number of steps it took."""
     steps = 0
     while steps < HEAL_STEPS_A_LOOK and _heal_once(stage_id, now or timezone.now()):
+        reach("heal.after-commit")
         steps += 1
     return steps
 
@@ -94,6 +96,7 @@ def _heal_once(stage_id: int, now: datetime) -> bool:
         effects_apply(stage=row, effects=found.effects, alarms=spec.alarm_specs, conditional=spec.topology.conditional)
         for event in found.events:
             event_write(event=event, stage=key, release=want.stable.release)
+        reach("heal.before-commit")
         return any(not isinstance(effect, RequestProbe) for effect in found.effects)
 
 

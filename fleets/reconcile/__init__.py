@@ -6,6 +6,7 @@ from datetime import datetime
 
 from django.utils import timezone
 
+from denvweb.failpoints import reach
 from fleets.reconcile.nodes import nodes_look
 from fleets.reconcile.routes import routes_look
 from fleets.reconcile.units import units_look
@@ -15,5 +16,8 @@ def reconcile(now: datetime | None = None) -> None:
     """One pass: nodes by their leases, units by their ranks, tables and figures by both."""
     now = now or timezone.now()
     nodes_look(now)
+    reach("fleets.after-nodes")
     units_look(now)
+    reach("fleets.after-units")
     routes_look(now)
+    reach("fleets.after-routes")

@@ -79,7 +79,9 @@ def interval(n: int, k: float, confidence: float = 0.95) -> tuple[float, float]:
 def _quantile(a: float, b: float, side: int, tail: float) -> float:
     """Where I_x(a, b) (side 0) or 1 - I_x(a, b) (side 1) has the logarithm `tail`: Newton's method, kept within a bracket."""
     low, high = 0.0, 1.0
-    x = min(max(a / (a + b) + (2 * side - 1) * 2 * (a * b / (a + b + 1)) ** 0.5 / (a + b), 0.1 * a / (a + b)), 0.9 + 0.1 * a / (a + b))
+    x: float = min(
+        max(a / (a + b) + (2 * side - 1) * 2 * (a * b / (a + b + 1)) ** 0.5 / (a + b), 0.1 * a / (a + b)), 0.9 + 0.1 * a / (a + b)
+    )
     for _ in range(60):
         value = log_betainc(a, b, x)[side]
         low, high = (x, high) if (value < tail) is (side == 0) else (low, x)

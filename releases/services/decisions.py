@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from denvweb.core import wire
 from denvweb.core.errors import ConflictError, NotFoundError
+from denvweb.failpoints import reach
 from denvweb.wake import wake
 from fleets import selectors as fleet_selectors
 from fleets import services as fleets
@@ -90,6 +91,7 @@ def event_write(*, event: Event, stage: str, rollout: str = "", release: str = "
 def effects_apply(*, stage: Stage, effects: Iterable[Effect], alarms: Sequence[AlarmSpec], conditional: ConditionalPolicy) -> None:
     """Apply effects in their order. One that lost a race (a GPU taken, a unit gone) is passed over: the next look asks anew."""
     for effect in effects:
+        reach(f"before.{type(effect).__name__}")
         if isinstance(effect, SetWeights):
             _routing_set(stage, effect.weights, conditional, alarms)
         elif isinstance(effect, SetStable):
@@ -98,6 +100,7 @@ def effects_apply(*, stage: Stage, effects: Iterable[Effect], alarms: Sequence[A
             _hold_release(stage, effect)
         else:
             _apply_to_unit(effect)
+        reach(f"after.{type(effect).__name__}")
 
 
 def _routing_set(stage: Stage, weights: Mapping[str, int], conditional: ConditionalPolicy, alarms: Sequence[AlarmSpec]) -> None:

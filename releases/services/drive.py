@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from denvweb.core import wire
 from denvweb.core.errors import ConflictError
+from denvweb.failpoints import reach
 from fleets import selectors as fleets
 from fleets.domain.views import UnitView
 from metrics.domain.views import AlarmVerdict
@@ -59,7 +60,10 @@ def _once(rollout_id: str, patient: bool, now: datetime) -> bool:
                 return False
             state = planned
         decision = step(state, obs, now)
-        return decision_write(row=row, decision=decision, verdicts=obs.verdicts, now=now)
+        more = decision_write(row=row, decision=decision, verdicts=obs.verdicts, now=now)
+        reach("rollout.before-commit")
+    reach("rollout.after-commit")
+    return more
 
 
 def _lock(rollout_id: str, patient: bool) -> Rollout | None:

@@ -10,6 +10,7 @@ from django.utils import timezone
 from denvweb.core import wire
 from denvweb.core.errors import ConflictError, NotFoundError
 from denvweb.core.ids import random_id
+from denvweb.failpoints import reach
 from denvweb.wake import wake
 from fleets import selectors as fleets
 from metrics.services import event_append
@@ -170,6 +171,8 @@ def rollback(*, stage: str, actor: str, via: str, to: int | None = None, reason:
         if active is not None and active.state == Rollout.State.PENDING and to is not None:
             active = None if _end_pending(active) else active
         rollout = _begin(place, to, actor, via, reason) if active is None else _join(active, to, actor, via, reason)
+        reach("rollback.before-commit")
+    reach("rollback.after-commit")
     rollout.refresh_from_db()
     return rollout
 
