@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "events": ("denvweb.cli.stages", "events", "What happened to a stage, newest last"),
     "fleets": ("denvweb.cli.fleets", "fleets", "Fleets, domains, and what runs where"),
     "nodes": ("denvweb.cli.nodes", "nodes", "The nodes of every fleet: list, cordon, uncordon, drain"),
+    "placement": ("denvweb.cli.placement", "placement", "Why units are where they are, and which moves would make room"),
     "token": ("denvweb.cli.access", "token", "Tokens for programs and for nodes that join"),
     "login": ("denvweb.cli.access", "login", "Remember a control plane and a token for it"),
     "replay": ("denvweb.cli.replay.command", "replay", "Send a recorded trace to an endpoint, and say what the client saw"),

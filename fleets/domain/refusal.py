@@ -93,23 +93,23 @@ def needs(spec: UnitSpec) -> str:
 
 def _hint(spec: UnitSpec, room: FleetRoom, others: Sequence[FleetRoom], fits: Fits) -> str:
     hints = []
-    nearest = next((shape for shape in _fewer_replicas(spec) if _holds(shape, room) and fits(shape, room)), None)
+    nearest = next((shape for shape in _fewer_replicas(spec) if memory_holds(shape, room.gpu_kind) and fits(shape, room)), None)
     if nearest:
         hints.append(f"{nearest.shape} in {room.name}")
     else:
-        nearest = next((shape for shape in _fewer_gpus(spec) if _holds(shape, room) and fits(shape, room)), None)
+        nearest = next((shape for shape in _fewer_gpus(spec) if memory_holds(shape, room.gpu_kind) and fits(shape, room)), None)
         if nearest:
             hints.append(f"{nearest.shape} of {' + '.join(str(pool.gpus) for pool in nearest.pools)} GPUs in {room.name}")
-    for other in (other for other in others if _holds(spec, other)):
+    for other in (other for other in others if memory_holds(spec, other.gpu_kind)):
         holes = other.holes(spec.gpus)
         where = f" ({_count(len(holes), 'domain')} of {min(size for _, _, size in holes)} free)" if holes else ""
         hints.append(f"this shape in {other.name}{where}")
     return "; ".join(hints)
 
 
-def _holds(shape: UnitSpec, room: FleetRoom) -> bool:
-    """Whether the model sits in the memory of each replica there: no hint names what a dry run would refuse next."""
-    kind = GPUS.get(room.gpu_kind)
+def memory_holds(shape: UnitSpec, gpu_kind: str) -> bool:
+    """Whether the model sits in the memory of each replica: no hint names what a dry run would refuse next. Unknown kinds hold all."""
+    kind = GPUS.get(gpu_kind)
     return kind is None or all(memory_fit(pool.engine.shape, kind, pool.gpus, role=pool.role).fits for pool in shape.pools)
 
 

@@ -2,17 +2,20 @@
 
 from fleets.selectors.fleets import fleet_maps, fleet_views
 from fleets.selectors.nodes import node_standing
+from fleets.selectors.placement import defrag_advice, placement_explained
 from fleets.selectors.routing import router_table, routers_view, table_generation
 from fleets.selectors.snapshot import node_snapshot
 from fleets.selectors.standing import drain_plan, standing_units
 from fleets.selectors.units import units_view
 
 __all__ = [
+    "defrag_advice",
     "drain_plan",
     "fleet_maps",
     "fleet_views",
     "node_snapshot",
     "node_standing",
+    "placement_explained",
     "router_table",
     "routers_view",
     "standing_units",
