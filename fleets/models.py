@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from django.contrib.postgres.fields import ArrayField
 from django.db import connection, models
 
@@ -212,12 +214,17 @@ class GpuClaim(models.Model):
         return f"{self.node_id}/{self.gpu_index}"
 
 
+def new_epoch() -> int:
+    """The second of a stage's first table: a router that kept tables of an earlier database takes those of a new one."""
+    return int(time.time())
+
+
 class RouteState(models.Model):
     """How a stage's traffic is to be routed. `digest` is of the whole table: a new one draws a new `generation`."""
 
     stage = models.CharField(primary_key=True, max_length=127)
     model = models.CharField(max_length=63)
-    epoch = models.BigIntegerField(default=1)
+    epoch = models.BigIntegerField(default=new_epoch)
     generation = models.BigIntegerField(default=0)
     digest = models.CharField(max_length=64, blank=True)
     weights = models.JSONField(default=dict)  # basis points by release

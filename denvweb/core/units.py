@@ -42,12 +42,14 @@ def parse_bytes(text: str) -> int | None:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest honest form: `45 ms`, `12 s`, `3:20 min`, `2:05 h`."""
+    """The shortest honest form: `45 ms`, `12 s`, `3:20 min`, `15 min`, `2:05 h`."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
         return f"{seconds:.3g} s"
     whole = round(seconds)
+    if 600 <= whole < 3570:
+        return f"{round(seconds / 60)} min"
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02d} min"
     return f"{whole // 3600}:{whole % 3600 // 60:02d} h"

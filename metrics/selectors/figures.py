@@ -25,32 +25,39 @@ def check_grouping(by: str) -> None:
 
 
 def metrics_view(*, stage: str, span_s: float, by: str = "release", now: datetime) -> MetricsView:
-    """Users' requests of the last `span_s` seconds, from the start of the 10 s window that far back until now."""
+    """Users' requests of the last `span_s` seconds, from the start of the 10 s window that far back until now.
+
+    Rates are over the time since a group's first request in the span: a canary that began a minute ago is not 15 times slower
+    than it is.
+    """
     check_grouping(by)
     begin = floor_to(now - timedelta(seconds=span_s), WINDOW_S)
-    seconds = max(1.0, (now - begin).total_seconds())
+    firsts: dict[str, datetime] = {}
     groups: dict[str, Figures] = defaultdict(Figures)
     units: dict[str, set[str]] = defaultdict(set)
     rows = users_windows(stage=stage, begin=begin, end=now).values_list(
-        "unit", "prefill_release", "decode_release", "route", "counters", "histograms"
+        "start_at", "unit", "prefill_release", "decode_release", "route", "counters", "histograms"
     )
-    for unit, prefill, decode, route, counters, histograms in rows.iterator():
+    for start_at, unit, prefill, decode, route, counters, histograms in rows.iterator():
         group = group_of(by, unit=unit, prefill_release=prefill, decode_release=decode)
         groups[group].add_kept(with_route(counters, route), {}, histograms)
         units[group].add(unit)
+        firsts[group] = min(start_at, firsts.get(group, start_at))
     total = Figures()
     for figures in groups.values():
         total.add(figures)
     gauges = gauges_newest(stage=stage, now=now)
+    seconds = {group: max(1.0, (now - max(begin, first)).total_seconds()) for group, first in firsts.items()}
+    longest = max(seconds.values(), default=max(1.0, (now - begin).total_seconds()))
     return MetricsView(
         stage=stage,
         at=now,
-        span_s=seconds,
+        span_s=longest,
         by=by,
         groups=tuple(
-            group_view(group, groups[group], _gauges_of(gauges, units[group]), seconds) for group in sorted(groups, key=group_order)
+            group_view(group, groups[group], _gauges_of(gauges, units[group]), seconds[group]) for group in sorted(groups, key=group_order)
         ),
-        total=group_view(TOTAL, total, _gauges_of(gauges, set(gauges)), seconds),
+        total=group_view(TOTAL, total, _gauges_of(gauges, set(gauges)), longest),
     )
 
 
