@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import ceil
+from math import ceil, isfinite
 
 from denvweb.core.errors import InvalidError
-from fleets.domain.simulator.types import Limits, Result, StageShape
+from fleets.domain.simulator.types import Limits, PoolShape, Result, StageShape
 from fleets.domain.sizing.forecast import Steady, forecast, play
 from fleets.domain.sizing.load import Load, load_of, nearly_longest
 from fleets.domain.sizing.rates import steps_of
@@ -160,11 +160,7 @@ def _answer_apart(
         Role.PREFILL: proposal.prefill_carries_per_s(prefill.replicas * shape.units, load),
         Role.DECODE: proposal.rate.per_s * decode.replicas * shape.units,
     }
-    pools = tuple(
-        PoolPlan(pool.role, pool.replicas, pool.gpus, pool.max_sequences, pool.max_batched_tokens, carries[pool.role],
-                 load.rate_per_s / carries[pool.role])
-        for pool in shape.pools
-    )  # fmt: skip
+    pools = tuple(_pool_plan(pool, carries[pool.role], load) for pool in shape.pools)
     bottleneck = max(pools, key=lambda pool: pool.load_ratio)
     return Sizing(
         shape=shape,
@@ -177,6 +173,18 @@ def _answer_apart(
         local_prefill_below=threshold,
         cost=_cost(price, shape, need, seen),
         notes=_notes(seen, threshold, shape),
+    )
+
+
+def _pool_plan(pool: PoolShape, carries_per_s: float, load: Load) -> PoolPlan:
+    return PoolPlan(
+        role=pool.role,
+        replicas=pool.replicas,
+        gpus=pool.gpus,
+        max_sequences=pool.max_sequences,
+        max_batched_tokens=pool.max_batched_tokens,
+        carries_per_s=carries_per_s if isfinite(carries_per_s) else None,
+        load_ratio=load.rate_per_s / carries_per_s,
     )
 
 
@@ -236,8 +244,8 @@ def _together(serving: Serving, need: Need, load: Load, make_draws: MakeDraws, p
         raise InvalidError("no aggregated shape was found that keeps the limits in simulation", code="limits-not-met")
     proposal, shape = best
     seen = forecast(shape, need, steady_together(serving, load, shape), make_draws, requests=_REQUESTS)
-    pool, carries = shape.pools[0], proposal.rate.per_s * shape.units
-    plan = PoolPlan(pool.role, pool.replicas, pool.gpus, pool.max_sequences, pool.max_batched_tokens, carries, load.rate_per_s / carries)
+    carries = proposal.rate.per_s * shape.units
+    plan = _pool_plan(shape.pools[0], carries, load)
     why = {"itl": "ITL p99", "ttft": "TTFT p99", "kv": "KV memory", "batch": "the largest batch"}[proposal.rate.bound]
     return Sizing(
         shape=shape,
@@ -304,7 +312,7 @@ def _cost(price: float | None, shape: StageShape, need: Need, seen: Forecast) ->
     per_hour = price * shape.gpus
     requests_per_hour = need.process.rate_per_s * seen.goodput_ratio * 3600
     if requests_per_hour <= 0:
-        return Cost(per_hour, float("inf"), float("inf"))
+        return None
     out, both = need.process.output_tokens, need.process.input_tokens + need.process.output_tokens
     return Cost(per_hour, per_hour / (requests_per_hour * out) * 1e6, per_hour / (requests_per_hour * both) * 1e6)
 

@@ -91,7 +91,7 @@ class PoolPlan:
     gpus: int  # of one replica
     max_sequences: int
     max_batched_tokens: int
-    carries_per_s: float  # requests of the whole stage that its replicas could take
+    carries_per_s: float | None  # requests of the whole stage that its replicas could take; None: as many as come
     load_ratio: float
 
 
