@@ -1,4 +1,4 @@
-"""API tokens, of which only a hash is kept, and the answers to requests that may be sent twice."""
+"""API tokens, roles of people by model, and the answers to requests that may be sent twice."""
 
 from __future__ import annotations
 
@@ -26,6 +26,32 @@ class ApiToken(models.Model):
 
     def __str__(self) -> str:
         return f"{self.id} ({self.label or self.scope})"
+
+
+class Grant(models.Model):
+    """A role of a person for one model, or for `*`. What a role may do is in denvweb.access."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="grants")
+    model = models.CharField(max_length=63)
+    role = models.CharField(max_length=10)
+    created_by = models.CharField(max_length=150)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "model", "role"], name="grant_once")]
+
+    def __str__(self) -> str:
+        return f"{self.user_id}: {self.role} of {self.model}"
+
+
+class ModelPolicy(models.Model):
+    """Rules of one model, or of `*`."""
+
+    model = models.CharField(max_length=63, unique=True)
+    approver_differs = models.BooleanField(default=False)  # who approves must not be who started
+
+    def __str__(self) -> str:
+        return self.model
 
 
 class IdempotencyKey(models.Model):

@@ -8,11 +8,13 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
+from denvweb.access import Action, access_stage
 from denvweb.core.errors import DenvError, NotFoundError
-from frontend.pages.base import PageRequest, actor, page, whole
+from frontend.pages.base import PageRequest, actor, page, whole, write_refusal
 from frontend.pages.stage import will
 from releases.selectors.stages import stage_view
 from releases.services import rollouts
+from releases.services.access import access_promote
 
 _DONE = {
     "promote": "Promoted: the rollout goes on to its next step.",
@@ -26,11 +28,13 @@ _DONE = {
 def rollback(request: PageRequest, model: str, name: str) -> HttpResponse:
     """GET asks, for browsers without script; POST rolls back."""
     stage = f"{model}/{name}"
+    access_stage(request.user, stage)
     if request.method != "POST":
         view = stage_view(stage=stage)
         return whole(request, "rollback", {"title": f"Roll back {stage}", "section": "overview", "stage": view, "will": will(view)})
     to = request.POST.get("to", "")
     try:
+        access_stage(request.user, stage, Action.ROLL_BACK)
         rollouts.rollback(
             stage=stage,
             to=int(to) if to.isdecimal() else None,
@@ -41,6 +45,7 @@ def rollback(request: PageRequest, model: str, name: str) -> HttpResponse:
     except NotFoundError:
         raise
     except DenvError as error:
+        write_refusal(request, error, stage=stage)
         messages.error(request, f"Not rolled back: {error.detail}", extra_tags="bad")
     else:
         messages.success(
@@ -57,12 +62,18 @@ def act(request: PageRequest, model: str, name: str, action: str) -> HttpRespons
     generation = request.POST.get("generation", "")
     reason = request.POST.get("reason", "").strip()[:200]
     seen = int(generation) if generation.isdecimal() else None
+    access_stage(request.user, stage)
     service = {"promote": rollouts.rollout_promote, "pause": rollouts.rollout_pause, "resume": rollouts.rollout_resume}[action]
     try:
+        if action == "promote":
+            seen = access_promote(request.user, stage, generation=seen)
+        else:
+            access_stage(request.user, stage, Action.PAUSE)
         service(stage=stage, generation=seen, actor=actor(request), via="ui", reason=reason)
     except NotFoundError:
         raise
     except DenvError as error:
+        write_refusal(request, error, stage=stage)
         messages.error(request, f"Refused: {error.detail}", extra_tags="bad")
     else:
         messages.success(request, _DONE[action], extra_tags="ok")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, cast
@@ -17,7 +17,11 @@ from django.utils.cache import patch_vary_headers
 from django_htmx.http import HttpResponseClientRedirect
 from django_htmx.middleware import HtmxDetails
 
-from denvweb.core.errors import ForbiddenError, NotFoundError
+from denvweb.access import seen_by
+from denvweb.core.errors import DenvError, ForbiddenError, NotFoundError
+from denvweb.logs import proof
+from metrics.services import refusal_append
+from releases.domain.views import StageView
 
 P = ParamSpec("P")
 
@@ -41,6 +45,7 @@ def page(view: Callable[Concatenate[PageRequest, P], HttpResponseBase]) -> Calla
         if not request.user.is_authenticated:
             login = redirect_to_login(request.get_full_path())
             return HttpResponseClientRedirect(login["Location"]) if asked.htmx else login
+        proof.set("session")
         try:
             response = view(asked, *args, **kwargs)
         except NotFoundError as error:
@@ -63,6 +68,18 @@ def show(request: PageRequest, name: str, context: Mapping[str, Any]) -> HttpRes
     response = whole(request, f"_{name}" if request.htmx else name, {"living": f"frontend/_{name}.html", **context})
     patch_vary_headers(response, ["HX-Request"])
     return response
+
+
+def seen_stages(request: PageRequest, stages: Sequence[StageView]) -> tuple[StageView, ...]:
+    """Those of the stages that this person may see."""
+    seen = seen_by(request.user)
+    return tuple(stage for stage in stages if stage.model in seen)
+
+
+def write_refusal(request: PageRequest, error: DenvError, *, stage: str = "") -> None:
+    """A line in the journal: what a form asked for, and why it was not done."""
+    what = f"{request.method} {request.path}"[:300]
+    refusal_append(what=what, code=error.code, detail=error.detail, actor=actor(request), via="ui", stage=stage)
 
 
 def actor(request: PageRequest) -> str:

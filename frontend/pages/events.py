@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from django.http import HttpResponse
 from django.views.decorators.http import require_safe
 
+from denvweb.access import seen_by
 from frontend.pages.base import PageRequest, page, show
 from metrics.selectors import events_view
 from releases.selectors.stages import stage_rows
@@ -19,7 +20,8 @@ PAGE_SIZE = 50
 def events(request: PageRequest) -> HttpResponse:
     """The journal, newest first. Older pages stand still: only the newest one is live."""
     stage, before = request.GET.get("stage", ""), request.GET.get("before", "")
-    found = events_view(stage=stage, before=int(before) if before.isdecimal() else None, limit=PAGE_SIZE + 1)
+    seen = seen_by(request.user)
+    found = events_view(stage=stage, models=seen.only, before=int(before) if before.isdecimal() else None, limit=PAGE_SIZE + 1)
     return show(
         request,
         "events",
@@ -31,6 +33,6 @@ def events(request: PageRequest) -> HttpResponse:
             "older": found[PAGE_SIZE - 1].seq if len(found) > PAGE_SIZE else None,
             "paged": bool(before),
             "stage": stage,
-            "stages": [str(row) for row in stage_rows()],
+            "stages": [key for key in map(str, stage_rows()) if key.partition("/")[0] in seen],
         },
     )

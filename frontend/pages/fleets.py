@@ -15,7 +15,7 @@ from fleets.domain.views import DomainMap, FleetMap, NodeMap
 from fleets.selectors import fleet_maps
 from frontend import gpumap, words
 from frontend.gpumap import Picture, Tenants
-from frontend.pages.base import PageRequest, page, show
+from frontend.pages.base import PageRequest, page, seen_stages, show
 from frontend.pages.stage import tenants
 from frontend.words import Badge
 from releases.selectors.stages import stages_view
@@ -160,7 +160,7 @@ def _largest_hole(fleets: Sequence[FleetMap]) -> DomainMap | None:
 def fleets(request: PageRequest) -> HttpResponse:
     """All fleets as maps."""
     maps = fleet_maps()
-    who = tenants(stages_view())
+    who = tenants(seen_stages(request, stages_view()))
     blocks = [block(fleet, who) for fleet in maps]
     rows = node_rows(maps)
     return show(

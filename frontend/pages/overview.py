@@ -11,9 +11,10 @@ from django.http import HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
+from denvweb.access import seen_by
 from fleets.selectors import fleet_maps
 from frontend import attention, spark, words
-from frontend.pages.base import PageRequest, page, show
+from frontend.pages.base import PageRequest, page, seen_stages, show
 from frontend.spark import Spark
 from metrics.domain.views import FrameView, MetricsView
 from metrics.selectors import events_view, frame_view, metrics_view
@@ -152,7 +153,7 @@ def _frames(stages: Sequence[StageView], now: datetime) -> tuple[dict[str, Frame
 def overview(request: PageRequest) -> HttpResponse:
     """All stages on one page."""
     now = datetime.now(UTC)
-    stages, fleets = stages_view(), fleet_maps()
+    stages, fleets = seen_stages(request, stages_view()), fleet_maps()
     needs, moves = attention.needs_person(stages, fleets), attention.moving(stages)
     frames, minutes = _frames(stages, now)
     rows = [
@@ -174,7 +175,7 @@ def overview(request: PageRequest) -> HttpResponse:
             "per_s": sum(row.per_s or 0 for row in rows),
             "simulated": any(stage.simulated for stage in stages),
             "fleets": fleets,
-            "events": events_view(limit=_EVENTS),
+            "events": events_view(limit=_EVENTS, models=seen_by(request.user).only),
         },
     )
 
@@ -183,7 +184,7 @@ def overview(request: PageRequest) -> HttpResponse:
 @page
 def attention_count(request: PageRequest) -> HttpResponse:
     """The number beside "Overview", on every page."""
-    stages = stages_view()
+    stages = seen_stages(request, stages_view())
     needs = attention.needs_person(stages, fleet_maps())
     bad = any(item.badge.tone == "bad" for item in (*needs, *attention.moving(stages)))
     return render(request, "frontend/_attention.html", {"count": len(needs), "tone": "bad" if bad else "warn"})

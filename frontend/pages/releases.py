@@ -13,14 +13,16 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
+from denvweb.access import Action, access_model, seen_by
 from denvweb.core.errors import DenvError, NotFoundError
 from frontend import diffs, words
-from frontend.pages.base import PageRequest, actor, page, show, whole
+from frontend.pages.base import PageRequest, actor, page, show, whole, write_refusal
 from frontend.pages.overview import two_releases
 from frontend.words import Badge
 from releases.domain.views import DryRunView, ReleaseView, StageView
 from releases.selectors.releases import dry_run_view, release_view, releases_view
 from releases.selectors.stages import stage_rows, stages_view
+from releases.services.access import access_release
 from releases.services.dry_runs import dry_run_create
 from releases.services.releases import release_create
 
@@ -75,7 +77,8 @@ def _place(release: str, stage: StageView) -> Place:
 def releases(request: PageRequest) -> HttpResponse:
     """All releases, model by model, newest first."""
     names: dict[str, list[str]] = {}
-    for key in map(str, stage_rows()):  # only their names: no look at what runs there
+    seen = seen_by(request.user)
+    for key in (key for key in map(str, stage_rows()) if key.partition("/")[0] in seen):  # only their names: no look at what runs there
         names.setdefault(key.partition("/")[0], []).append(key.partition("/")[2])
     models = [(model, releases_view(model=model), stages) for model, stages in names.items()]
     return show(request, "releases", {"title": "Releases", "section": "releases", "models": models})
@@ -85,6 +88,7 @@ def releases(request: PageRequest) -> HttpResponse:
 @page
 def release(request: PageRequest, model: str, number: int) -> HttpResponse:
     """One release, against the one before it or the one that `?against=` names."""
+    access_model(request.user, model)
     view = release_view(model=model, number=number)
     others = [other for other in releases_view(model=model) if other.number != number]
     against = _against(others, number, request.GET.get("against", ""))
@@ -133,6 +137,7 @@ def _starting_text(request: PageRequest) -> tuple[str, str]:
     asked = request.GET.get("from", "")
     model, _, number = asked.partition("@")
     if number.isdecimal():
+        access_model(request.user, model)
         return release_view(model=model, number=int(number)).yaml, f"Starts from {model}, release {number}."
     return EXAMPLE, "Starts from an example: put in your model, weights, recipe and fleets."
 
@@ -156,6 +161,7 @@ def release_new(request: PageRequest) -> HttpResponse:
     if request.POST.get("action") == "release":
         return _create(request, yaml)
     try:
+        access_release(request.user, yaml, Action.SEE)
         context = _run_context(dry_run_view(id=dry_run_create(yaml=yaml, actor=actor(request)).pk))
     except DenvError as error:
         context = {"failed": error}
@@ -172,10 +178,12 @@ def _editor(
 def _create(request: PageRequest, yaml: str) -> HttpResponse:
     note = request.POST.get("note", "").strip()[:200]
     try:
+        access_release(request.user, yaml, Action.START)
         made = release_create(yaml=yaml, actor=actor(request), via="ui", note=note)
     except NotFoundError:
         raise
     except DenvError as error:
+        write_refusal(request, error)
         messages.error(request, f"Not released: {error.detail}", extra_tags="bad")
         return _editor(request, yaml, status=409, more={"failed": error})
     number, model = made.release.number, made.release.model.name

@@ -10,6 +10,7 @@ from typing import Any
 from django.http import HttpResponse, JsonResponse
 from django.views.decorators.http import require_safe
 
+from denvweb.access import access_stage
 from denvweb.core import units
 from fleets.domain.views import FleetMap, UnitView
 from fleets.selectors import fleet_maps
@@ -159,6 +160,7 @@ def _living(stage: StageView, now: datetime) -> dict[str, Any]:
 def stage(request: PageRequest, model: str, name: str) -> HttpResponse:
     """The page; a refresh leaves the charts out, which have a source of their own."""
     now = datetime.now(UTC)
+    access_stage(request.user, f"{model}/{name}")
     view = stage_view(stage=f"{model}/{name}")
     span = stagecharts.span_of(request.GET.get("range", ""))
     drawn = stagecharts.stubs() if request.htmx else stagecharts.build(view, span, now)
@@ -185,6 +187,7 @@ def stage(request: PageRequest, model: str, name: str) -> HttpResponse:
 def stage_charts(request: PageRequest, model: str, name: str) -> HttpResponse:
     """The figures alone, for the page's script."""
     now = datetime.now(UTC)
+    access_stage(request.user, f"{model}/{name}")
     view = stage_view(stage=f"{model}/{name}")
     drawn = stagecharts.build(view, stagecharts.span_of(request.GET.get("range", "")), now)
     return JsonResponse({"charts": charts.plain(drawn)})

@@ -10,6 +10,7 @@ from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 
 from denvweb import wake
+from denvweb.access import Person, Seen, seen_by
 from denvweb.api import error_body
 from denvweb.auth import bearer, token_check
 from denvweb.core import wire
@@ -28,19 +29,19 @@ async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Events after `Last-Event-ID` (a header, or `?after=` for a first connection), else from now on; `?stage=` keeps one stage's."""
     if request.method != "GET":
         return _refused(DenvError("Only GET is possible here.", code="method-not-allowed"), 405)
-    known = await _known(request)
-    seq = await sync_to_async(latest_seq)() if known else 0
+    user = await _user(request)
+    seq, seen = await sync_to_async(_begin)(user) if user else (0, Seen(None))
     # Django gives a request's connection back when its response ends, and this one lasts for hours: a few streams would
     # take the whole pool.
     await sync_to_async(close_old_connections)()
-    if not known:
+    if not user:
         return _refused(DenvError("Log in, or send a bearer token.", code="not-authenticated"), 401)
     text = request.headers.get("Last-Event-ID") or request.GET.get("after", "")
     if text and not (text.isdecimal() and len(text) < 19):
         return _refused(InvalidError(f"`{text}` is no number of an event", fields={"Last-Event-ID": ["not a number"]}), 400)
     seq = int(text) if text else seq
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # or a proxy holds the lines back
-    return StreamingHttpResponse(_lines(seq, request.GET.get("stage", "")), content_type="text/event-stream", headers=headers)
+    return StreamingHttpResponse(_lines(seq, request.GET.get("stage", ""), seen), content_type="text/event-stream", headers=headers)
 
 
 def _refused(error: DenvError, status: int) -> JsonResponse:
@@ -50,14 +51,21 @@ def _refused(error: DenvError, status: int) -> JsonResponse:
     return response
 
 
-async def _known(request: HttpRequest) -> bool:
+async def _user(request: HttpRequest) -> Person | None:
     text = bearer(request.headers.get("Authorization", ""))
     if text:
-        return await sync_to_async(token_check)(text, ApiToken.Scope.API) is not None
-    return (await request.auser()).is_authenticated
+        token = await sync_to_async(token_check)(text, ApiToken.Scope.API)
+        return token.user if token else None
+    user = await request.auser()
+    return user if user.is_authenticated else None
 
 
-async def _lines(seq: int, stage: str) -> AsyncIterator[bytes]:
+def _begin(user: Person) -> tuple[int, Seen]:
+    """Where a stream without a number begins, and what this person may see: as it is now, for as long as the stream lasts."""
+    return latest_seq(), seen_by(user)
+
+
+async def _lines(seq: int, stage: str, seen: Seen) -> AsyncIterator[bytes]:
     """Ends when the client leaves: Django then closes this generator, and with it the waiter."""
     yield f"retry: {_RETRY_MS}\n: from {seq}\n\n".encode()
     sent_mono_s = time.monotonic()
@@ -66,7 +74,7 @@ async def _lines(seq: int, stage: str) -> AsyncIterator[bytes]:
             events = await _read(seq)
             for event in events:
                 seq = event.seq
-                if stage in ("", event.stage):
+                if stage in ("", event.stage) and event.model in seen:
                     yield _frame(event)
                     sent_mono_s = time.monotonic()
             if events:

@@ -12,6 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from denvweb.access import access_stage, seen_by
 from denvweb.api import schema_of
 from denvweb.core import wire
 from metrics.api.serializers import AllEventsQuery, EventsQuery, MetricsQuery, SeriesQuery
@@ -42,6 +43,7 @@ class StageMetricsView(APIView):
     @extend_schema(parameters=[MetricsQuery], responses=schema_of(MetricsView))
     def get(self, request: Request, model: str, name: str) -> Response:
         """TTFT, ITL, errors and the rest of the last minutes, by release or unit."""
+        access_stage(request.user, f"{model}/{name}")
         wanted = _checked(MetricsQuery, request)
         view = metrics_view(stage=f"{model}/{name}", span_s=wanted["since"], by=wanted["by"], now=timezone.now())
         return Response(wire.to_plain(view))
@@ -53,6 +55,7 @@ class StageSeriesView(APIView):
     @extend_schema(parameters=[SeriesQuery], responses=schema_of(FrameView))
     def get(self, request: Request, model: str, name: str) -> Response:
         """Figures over time, a value a step; null where nothing was measured."""
+        access_stage(request.user, f"{model}/{name}")
         wanted = _checked(SeriesQuery, request)
         view = frame_view(
             stage=f"{model}/{name}",
@@ -71,6 +74,7 @@ class StageEventsView(APIView):
     @extend_schema(parameters=[EventsQuery], responses=_EVENT_PAGE)
     def get(self, request: Request, model: str, name: str) -> Response:
         """Newest first."""
+        access_stage(request.user, f"{model}/{name}")
         wanted = _checked(EventsQuery, request)
         return _page(events_view(stage=f"{model}/{name}", before=wanted["before"], limit=wanted["limit"] + 1), wanted["limit"])
 
@@ -83,4 +87,4 @@ class EventsView(APIView):
         """Newest first."""
         wanted = _checked(AllEventsQuery, request)
         limit = wanted.pop("limit")
-        return _page(events_view(**wanted, limit=limit + 1), limit)
+        return _page(events_view(**wanted, limit=limit + 1, models=seen_by(request.user).only), limit)

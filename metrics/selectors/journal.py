@@ -7,6 +7,8 @@ row 5. A follower that went on from 6 would never see 5. So following stops at a
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from django.db import connection
 
 from metrics.domain.views import EventView
@@ -33,11 +35,20 @@ def event_view(event: Event) -> EventView:
 
 
 def events_view(
-    *, stage: str = "", model: str = "", fleet: str = "", rollout: str = "", before: int | None = None, limit: int = 50
+    *,
+    stage: str = "",
+    model: str = "",
+    fleet: str = "",
+    rollout: str = "",
+    before: int | None = None,
+    limit: int = 50,
+    models: Collection[str] | None = None,
 ) -> tuple[EventView, ...]:
-    """The newest events, newest first; `before` is the number of the last one of the page before."""
+    """The newest events, newest first; `before` is the number of the last one of the page before, `models` those that may be seen."""
     wanted = {name: value for name, value in {"stage": stage, "model": model, "fleet": fleet, "rollout": rollout}.items() if value}
     events = Event.objects.filter(**wanted).order_by("-seq")
+    if models is not None:
+        events = events.filter(model__in=models)
     if before is not None:
         events = events.filter(seq__lt=before)
     return tuple(event_view(event) for event in events[:limit])

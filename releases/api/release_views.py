@@ -10,6 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from denvweb.access import Action, access_model
 from denvweb.api import schema_of
 from denvweb.auth import via_of
 from denvweb.core import wire
@@ -18,6 +19,7 @@ from denvweb.idempotency import idempotent
 from releases.domain.views import DiffView, DryRunView, RecipeView, ReleaseView, RolloutView
 from releases.selectors.releases import PAGE, diff_view, dry_run_view, recipes_view, release_view, releases_view
 from releases.selectors.rollouts import rollout_view
+from releases.services.access import access_release
 from releases.services.dry_runs import dry_run_create
 from releases.services.releases import release_create
 
@@ -83,6 +85,7 @@ class DryRunsView(APIView):
     @idempotent
     def post(self, request: Request) -> Response:
         wanted = wire.from_plain(request.data, DryRunRequest)
+        access_release(request.user, wanted.yaml, Action.SEE)
         row = dry_run_create(yaml=wanted.yaml, only_stage=wanted.stage, actor=request.user.get_username())
         return Response(wire.to_plain(dry_run_view(id=row.pk)), status=202)
 
@@ -106,6 +109,7 @@ class ReleasesView(APIView):
     @idempotent
     def post(self, request: Request) -> Response:
         wanted = wire.from_plain(request.data, ReleaseRequest)
+        access_release(request.user, wanted.yaml, Action.START)
         user, via = request.user.get_username(), via_of(request)
         created = release_create(yaml=wanted.yaml, actor=user, via=via, only_stage=wanted.stage, note=wanted.note)
         release = release_view(model=created.release.model.name, number=created.release.number)
@@ -123,6 +127,7 @@ class ModelReleasesView(APIView):
         parameters=[OpenApiParameter("before", OpenApiTypes.INT), OpenApiParameter("limit", OpenApiTypes.INT)],
     )
     def get(self, request: Request, model: str) -> Response:
+        access_model(request.user, model)
         limit = number_param(request, "limit", most=MOST_PER_PAGE) or PAGE
         found = releases_view(model=model, before=number_param(request, "before"), limit=limit + 1)
         page = found[:limit]
@@ -135,6 +140,7 @@ class ReleaseDetailView(APIView):
 
     @extend_schema(responses=schema_of(ReleaseView), summary="One release, with its spec")
     def get(self, request: Request, model: str, number: int) -> Response:
+        access_model(request.user, model)
         return Response(wire.to_plain(release_view(model=model, number=number)))
 
 
@@ -147,6 +153,7 @@ class ReleaseDiffView(APIView):
         parameters=[OpenApiParameter("against", OpenApiTypes.INT)],
     )
     def get(self, request: Request, model: str, number: int) -> Response:
+        access_model(request.user, model)
         return Response(wire.to_plain(diff_view(model=model, number=number, against=number_param(request, "against"))))
 
 

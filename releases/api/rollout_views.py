@@ -11,6 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from denvweb.access import Action, access_stage
 from denvweb.api import schema_of
 from denvweb.auth import via_of
 from denvweb.core import wire
@@ -20,7 +21,7 @@ from releases.domain.views import RolloutView
 from releases.models import Rollout
 from releases.selectors.rollouts import last_rollouts, rollout_view, view_of
 from releases.selectors.stages import stage_row
-from releases.services import rollouts
+from releases.services import access, rollouts
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ class RolloutDetailView(APIView):
     @extend_schema(operation_id="rollouts_retrieve", responses=schema_of(RolloutView))
     def get(self, request: Request, id: str) -> Response:
         """The rollout, under way or over."""
-        return Response(wire.to_plain(rollout_view(id=id)))
+        return Response(wire.to_plain(access.access_rollout(request.user, rollout_view(id=id))))
 
 
 class StageRolloutView(APIView):
@@ -73,6 +74,7 @@ class StageRolloutView(APIView):
     @extend_schema(operation_id="stages_rollout", responses=schema_of(RolloutView))
     def get(self, request: Request, model: str, name: str) -> Response:
         """The one under way, or else the last one."""
+        access_stage(request.user, f"{model}/{name}")
         row = stage_row(f"{model}/{name}")
         rollout = last_rollouts([row]).get(row.pk)
         if rollout is None:
@@ -93,6 +95,7 @@ class RollbackView(APIView):
         """Send all traffic back. Written down before the reply, then begun at once; asking twice gives the same rollback."""
         body = _body(request, RollbackBody)
         stage = f"{model}/{name}"
+        access_stage(request.user, stage, Action.ROLL_BACK)
         return _answer(rollouts.rollback(stage=stage, to=body.to, actor=_actor(request), via=via_of(request), reason=body.reason))
 
 
@@ -103,11 +106,12 @@ class PromoteView(APIView):
     @idempotent
     def post(self, request: Request, model: str, name: str) -> Response:
         """Approve the next step, or end the present watch. Refused with `stale-generation` when the rollout has moved on."""
-        body = _body(request, PromoteBody)
+        body, stage = _body(request, PromoteBody), f"{model}/{name}"
+        generation = access.access_promote(request.user, stage, generation=body.generation, full=body.full)
         return _answer(
             rollouts.rollout_promote(
-                stage=f"{model}/{name}",
-                generation=body.generation,
+                stage=stage,
+                generation=generation,
                 reason=body.reason,
                 full=body.full,
                 actor=_actor(request),
@@ -116,7 +120,8 @@ class PromoteView(APIView):
         )
 
 
-def _command(request: Request, stage: str, service: Callable[..., Rollout]) -> Response:
+def _command(request: Request, stage: str, service: Callable[..., Rollout], action: Action) -> Response:
+    access_stage(request.user, stage, action)
     body = _body(request, CommandBody)
     return _answer(service(stage=stage, generation=body.generation, reason=body.reason, actor=_actor(request), via=via_of(request)))
 
@@ -128,7 +133,7 @@ class PauseView(APIView):
     @idempotent
     def post(self, request: Request, model: str, name: str) -> Response:
         """Hold the rollout where it is; alarms stay armed."""
-        return _command(request, f"{model}/{name}", rollouts.rollout_pause)
+        return _command(request, f"{model}/{name}", rollouts.rollout_pause, Action.PAUSE)
 
 
 class ResumeView(APIView):
@@ -138,7 +143,7 @@ class ResumeView(APIView):
     @idempotent
     def post(self, request: Request, model: str, name: str) -> Response:
         """Let a paused rollout go on."""
-        return _command(request, f"{model}/{name}", rollouts.rollout_resume)
+        return _command(request, f"{model}/{name}", rollouts.rollout_resume, Action.PAUSE)
 
 
 class AbortView(APIView):
@@ -148,7 +153,7 @@ class AbortView(APIView):
     @idempotent
     def post(self, request: Request, model: str, name: str) -> Response:
         """Give the rollout up: all traffic goes back to the stable release."""
-        return _command(request, f"{model}/{name}", rollouts.rollout_abort)
+        return _command(request, f"{model}/{name}", rollouts.rollout_abort, Action.ROLL_BACK)
 
 
 def _actor(request: Request) -> str:

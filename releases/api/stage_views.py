@@ -10,6 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from denvweb.access import access_stage, seen_by
 from denvweb.api import schema_of
 from denvweb.core import wire
 from denvweb.core.errors import InvalidError
@@ -31,7 +32,8 @@ class StagesView(APIView):
     @extend_schema(operation_id="stages_list", responses=schema_of(StagesPage))
     def get(self, request: Request) -> Response:
         """Every stage with its units, alarms and rollout."""
-        return Response(wire.to_plain(StagesPage(stages_view())))
+        seen = seen_by(request.user)
+        return Response(wire.to_plain(StagesPage(tuple(view for view in stages_view() if view.model in seen))))
 
 
 class StageDetailView(APIView):
@@ -40,6 +42,7 @@ class StageDetailView(APIView):
     @extend_schema(operation_id="stages_retrieve", responses=schema_of(StageView))
     def get(self, request: Request, model: str, name: str) -> Response:
         """The stage as it stands."""
+        access_stage(request.user, f"{model}/{name}")
         return Response(wire.to_plain(stage_view(stage=f"{model}/{name}")))
 
 
@@ -53,6 +56,7 @@ class PreflightDetailView(APIView):
     )
     def get(self, request: Request, model: str, name: str) -> Response:
         """Whether it is possible, with what capacity, and how long until all of it is back."""
+        access_stage(request.user, f"{model}/{name}")
         text = request.query_params.get("to", "")
         if text and not (text.isascii() and text.isdigit() and len(text) < 10):
             raise InvalidError(f"to: {text[:40]} is not a release number.", fields={"to": [f"{text[:40]} is not a release number"]})

@@ -82,7 +82,7 @@ def test_the_progress_is_there_while_it_runs(api: Client, monkeypatch: pytest.Mo
     assert [progress for _, progress, _ in seen] == sorted(progress for _, progress, _ in seen)
 
 
-@pytest.mark.parametrize("yaml", ["", "garbage", "a: 1\na: 2", "a: &a [1]\nb: *a", "x\0y", "x" * 10_000_000, "release:\nstages:"])
+@pytest.mark.parametrize("yaml", ["", "garbage", "a: 1\na: 2", "a: &a [1]\nb: *a", "x" * 10_000_000, "release:\nstages:"])
 def test_no_spec_is_answered_at_once(api: Client, yaml: str) -> None:
     response = api.post("/api/v1/dry-runs", {"yaml": yaml}, content_type="application/json")
     view = response.json()

@@ -1,0 +1,40 @@
+"""Access where it depends on what is asked for: releases by their text, rollouts by their stage, promotions by what waits."""
+
+from __future__ import annotations
+
+from denvweb.access import Action, Person, access_approve, access_model, access_stage
+from releases.domain.rollout_types import Reason
+from releases.domain.spec import ReleaseFile, parse
+from releases.domain.views import RolloutView
+from releases.selectors.rollouts import last_rollouts
+from releases.selectors.stages import stage_row
+
+
+def access_release(user: Person, yaml: str, action: Action) -> None:
+    """Whether a person may make a release of this text, or have it planned. A text with mistakes is for the service to refuse."""
+    found = parse(yaml)
+    if isinstance(found, ReleaseFile):
+        access_model(user, found.release.model, action)
+
+
+def access_rollout(user: Person, view: RolloutView) -> RolloutView:
+    """The view, if the person may see its stage."""
+    access_stage(user, view.stage)
+    return view
+
+
+def access_promote(user: Person, stage: str, *, generation: int | None = None, full: bool = False) -> int | None:
+    """The generation to promote at; refused unless the person may do what a promotion does now.
+
+    It approves when the rollout waits for an approval, and cuts a watch short otherwise; skipping all that follows is both.
+    Whoever named no generation gets the present one: should the rollout move on meanwhile, it was judged as something else.
+    """
+    access_stage(user, stage)
+    row = stage_row(stage)
+    rollout = last_rollouts([row]).get(row.pk)
+    waits = rollout is not None and rollout.reason == Reason.APPROVAL
+    if waits or full:
+        access_approve(user, stage, started_by=rollout.started_by if rollout else "")
+    if not waits or full:
+        access_stage(user, stage, Action.PROMOTE)
+    return generation if generation is not None or rollout is None else rollout.generation
