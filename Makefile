@@ -11,13 +11,13 @@ help:  ## list the targets
 $(VENV)/.runtime: requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing denv into $(VENV) (about half a minute)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/pip install -qq --disable-pip-version-check -r requirements.lock
+	@$(BIN)/pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.runtime requirements-dev.lock
 	@echo "installing what the tests need"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	@$(BIN)/pip install -qq --disable-pip-version-check -r requirements-dev.lock
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || sh .ci/install-chromium
 	@touch $@
 
@@ -59,7 +59,7 @@ bench-placement: setup-test build/bench  ## measure plans of 100,000 GPUs, and p
 # The exact solver weighs a quarter of a gigabyte, so it stays out of the environment that runs the tests.
 build/bench: pyproject.toml
 	@echo "installing the exact solver into $@"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-warn-conflicts --upgrade --target $@ $$($(BIN)/python -c \
+	@$(BIN)/pip install -qq --disable-pip-version-check --no-warn-conflicts --upgrade --target $@ $$($(BIN)/python -c \
 		"import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['bench'])")
 	@touch $@
 

@@ -40,7 +40,7 @@ def _venv_mb() -> float:
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         lock = Path(__file__).resolve().parents[2] / "requirements.lock"
-        subprocess.run([f"{folder}/bin/pip", "install", "-q", "--disable-pip-version-check", "-r", str(lock)], check=True)
+        subprocess.run([f"{folder}/bin/pip", "install", "-qq", "--disable-pip-version-check", "-r", str(lock)], check=True)
         return float(subprocess.run(["du", "-sm", folder], capture_output=True, text=True, check=True).stdout.split()[0])
 
 
