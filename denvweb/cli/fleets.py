@@ -24,6 +24,10 @@ def _occupants(domain: DomainMap) -> str:
     return "; ".join(parts) or "free"
 
 
+def _nodes(count: int) -> str:
+    return f"{count} node" if count == 1 else f"{count} nodes"
+
+
 @click.command()
 @click.argument("fleet", required=False)
 @json_option
@@ -42,10 +46,8 @@ def fleets(fleet: str | None, as_json: bool) -> None:
     for view in found:
         silent = paint(f", {view.nodes_silent} silent", "bad") if view.nodes_silent else ""
         label = ", simulated" if view.simulated else ""
-        click.echo(f"{view.fleet}   {view.gpu_kind}{label}   {view.free} of {view.gpus} GPUs free   {view.nodes} nodes{silent}")
+        click.echo(f"{view.fleet}   {view.gpu_kind}{label}   {view.free} of {view.gpus} GPUs free   {_nodes(view.nodes)}{silent}")
         if view.frozen:
             click.echo(paint(f"  {view.frozen}", "warn"))
-        rows = [
-            [domain.domain, f"{domain.free}/{domain.size}", f"{len(domain.nodes)} nodes", _occupants(domain)] for domain in view.domains
-        ]
+        rows = [[domain.domain, f"{domain.free}/{domain.size}", _nodes(len(domain.nodes)), _occupants(domain)] for domain in view.domains]
         click.echo(table(rows, right=(1,), indent="  "))

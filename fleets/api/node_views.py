@@ -11,11 +11,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from denvweb.access import Action
 from denvweb.api import schema_of
 from denvweb.auth import via_of
 from denvweb.core import wire
 from denvweb.core.errors import ForbiddenError
 from denvweb.idempotency import idempotent, idempotent_secret
+from fleets.api.access import access_nodes
 from fleets.domain.drain import DrainPlan
 from fleets.domain.views import JoinTokenView, NodeStanding
 from fleets.selectors import drain_plan, node_standing
@@ -82,6 +84,7 @@ class DrainPlanView(APIView):
     @extend_schema(responses=schema_of(DrainPlan), operation_id="node_drain_plan")
     def get(self, request: Request, name: str) -> Response:
         """What a drain would make of each unit on the node, by what is free now; nothing is changed."""
+        access_nodes(request.user)
         return Response(wire.to_plain(drain_plan(node=name)))
 
 
@@ -92,12 +95,14 @@ class DrainView(APIView):
     @idempotent
     def post(self, request: Request, name: str) -> Response:
         """Cordon the node and replace its units elsewhere, each as soon as there is room; the plan as it stands."""
+        access_nodes(request.user, Action.PAUSE)
         reason = _body(request, NodeBody).reason
         node_drain(node=name, actor=request.user.get_username(), via=via_of(request), reason=reason)
         return Response(wire.to_plain(drain_plan(node=name)))
 
 
 def _cordon(request: Request, name: str, *, cordoned: bool) -> Response:
+    access_nodes(request.user, Action.PAUSE)
     reason = _body(request, NodeBody).reason
     node_cordon(node=name, cordoned=cordoned, actor=request.user.get_username(), via=via_of(request), reason=reason)
     return Response(wire.to_plain(node_standing(node=name)))

@@ -10,8 +10,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from denvweb.access import access_stage
 from denvweb.api import schema_of
 from denvweb.core import wire
+from fleets.api.access import access_nodes
 from fleets.domain.defrag import DefragAdvice
 from fleets.domain.explain import PlacementExplained
 from fleets.selectors import defrag_advice, placement_explained
@@ -31,6 +33,7 @@ class StagePlacementView(APIView):
     @extend_schema(responses=schema_of(PlacementExplained), operation_id="stage_placement")
     def get(self, request: Request, model: str, name: str) -> Response:
         """Why each unit of the stage is where it is, and what each fleet says to one more."""
+        access_stage(request.user, f"{model}/{name}")
         return Response(wire.to_plain(placement_explained(stage=f"{model}/{name}")))
 
 
@@ -42,4 +45,5 @@ class DefragView(APIView):
     )
     def get(self, request: Request) -> Response:
         """Which moves would open whole domains; nothing is moved."""
+        access_nodes(request.user)
         return Response(wire.to_plain(DefragPage(defrag_advice(fleet=request.query_params.get("fleet", "")))))

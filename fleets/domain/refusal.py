@@ -125,13 +125,14 @@ def _fewer_replicas(spec: UnitSpec) -> Iterator[UnitSpec]:
 
 
 def _fewer_gpus(spec: UnitSpec) -> Iterator[UnitSpec]:
-    """One replica a role, its GPUs halved again and again; a pool that had the larger engines keeps the larger ones."""
+    """One replica a role, its GPUs halved again and again; a pool that had the larger engines keeps them, or equal ones at last."""
     shapes = []
     for each in product(*(_halves(pool.gpus) for pool in spec.pools)):
         shape = _with(spec, [replace(pool, replicas=1, gpus=gpus) for pool, gpus in zip(spec.pools, each, strict=True)])
-        if _same_order(spec, shape):
-            shapes.append(shape)
-    return iter(sorted(shapes, key=lambda shape: (-shape.gpus, tuple(pool.gpus for pool in shape.pools)))[:_MAX_SHAPES])
+        equal = _became_equal(spec, shape)
+        if equal is not None:
+            shapes.append((equal, -shape.gpus, each, shape))
+    return iter([shape for *_, shape in sorted(shapes, key=lambda one: one[:3])][:_MAX_SHAPES])
 
 
 def _halves(gpus: int) -> list[int]:
@@ -141,6 +142,9 @@ def _halves(gpus: int) -> list[int]:
     return sizes
 
 
-def _same_order(spec: UnitSpec, shape: UnitSpec) -> bool:
+def _became_equal(spec: UnitSpec, shape: UnitSpec) -> bool | None:
+    """Whether pools of different sizes became equal; None when the larger one became the smaller."""
     pairs = [(a, b) for a in range(len(spec.pools)) for b in range(len(spec.pools)) if spec.pools[a].gpus < spec.pools[b].gpus]
-    return all(shape.pools[a].gpus < shape.pools[b].gpus for a, b in pairs)
+    if any(shape.pools[a].gpus > shape.pools[b].gpus for a, b in pairs):
+        return None
+    return any(shape.pools[a].gpus == shape.pools[b].gpus for a, b in pairs)

@@ -34,7 +34,7 @@ def test_the_unit_that_no_domain_of_the_fleet_holds() -> None:
     line = f"{finding.severity}  {finding.subject}: {finding.sentence}"
     assert line == "error  stage prod-us: fleet h200-use1 domain is 8 GPUs; serving unit needs 72 (same-domain)"
     assert finding.arithmetic == "2 prefill x 4 + 1 decode x 64 = 72; the largest domain has 8, short by 64"
-    assert finding.fits == "this shape in gb200-use1 (3 domains of 72 free)", "no smaller one holds the weights on H200"
+    assert finding.fits == "1P1D of 4 + 4 GPUs in h200-use1; this shape in gb200-use1 (3 domains of 72 free)"
 
 
 def test_where_it_fits_the_plan_names_two_domains() -> None:

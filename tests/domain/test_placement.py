@@ -119,9 +119,10 @@ def heavy(spec: UnitSpec, weight_bytes: float) -> UnitSpec:
 
 def test_a_hint_never_names_what_the_memory_would_refuse() -> None:
     both = [with_only_one_free(GB200), H200]
-    # 141 GB x 0.9 - 3.5 GB are usable of an H200: 300 GB need three of them, so neither 1, 2 nor 2 + 4 GPUs would do.
+    # 141 GB x 0.9 - 3.5 GB are usable of an H200: 300 GB need three of them, so prefill of 2 would not do, nor would 600 GB on 4.
     refusal = refused(place_unit(heavy(BIG, 300e9), [H200], elsewhere=both))
-    assert refusal.fits == "this shape in gb200-use1 (1 domain of 72 free)"
+    assert refusal.fits == "1P1D of 4 + 4 GPUs in h200-use1; this shape in gb200-use1 (1 domain of 72 free)"
+    assert refused(place_unit(heavy(BIG, 600e9), [H200], elsewhere=both)).fits == "this shape in gb200-use1 (1 domain of 72 free)"
     assert refused(place_unit(heavy(BIG, 200e9), [H200], elsewhere=both)).fits.startswith("1P1D of 2 + 4 GPUs in h200-use1; ")
     assert refused(place_unit(heavy(BIG, 2e12), [H200], elsewhere=both)).fits == "", "prefill of 4 GPUs holds it on neither"
 

@@ -8,6 +8,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from denvweb.models import Grant
 from fleets.domain.protocol import JoinRequest
 from fleets.selectors import fleet_maps, fleet_views
 from fleets.services import nodes_join
@@ -47,6 +48,19 @@ def test_others_get_no_join_token_and_a_bad_fleet_name_is_refused(client: Client
     for name in ("", "Bad Name", "-x", "a" * 64):
         bad = _post(client, "join-tokens", {"fleet": name})
         assert (bad.status_code, bad.json()["code"]) == (400, "bad-fleet-name")
+
+
+def test_nodes_take_the_role_for_every_model(client: Client, settings: Any) -> None:
+    World(domains=1, nodes=1)
+    settings.DEFAULT_ROLE = "none"
+    _login(client)
+    path = "nodes/gb200-use1-d01-n01"
+    for answer in (_post(client, f"{path}/cordon"), _post(client, f"{path}/drain"), client.get(f"/api/v1/{path}/drain-plan")):
+        assert (answer.status_code, answer.json()["code"]) == (403, "role-missing")
+    Grant.objects.create(user=User.objects.get(username="eve"), model="ds-flash", role="operator")
+    assert _post(client, f"{path}/cordon").status_code == 403, "one model's role is not enough"
+    Grant.objects.create(user=User.objects.get(username="eve"), model="*", role="operator")
+    assert _post(client, f"{path}/cordon").status_code == 200
 
 
 def test_a_cordoned_node_keeps_what_it_runs_and_takes_nothing_new(client: Client) -> None:
