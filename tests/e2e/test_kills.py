@@ -31,7 +31,7 @@ def state_of(demo: Instance) -> StageView:
 
 def test_the_control_plane_dies_in_mid_rollout(demo: Instance, tmp_path: Path) -> None:
     """Nothing of it serves requests, so no request fails; and the rollout goes on where it was."""
-    traffic = start_traffic(demo, 120)
+    traffic = start_traffic(demo, tmp_path, 80)
     rollout = roll_out(demo, release_file(tmp_path, "kills", "  engine: { decode: { speculative-draft-length: 4 } }"))
     for name in CONTROL_PLANE:
         kill_and_await(demo, name)
@@ -41,10 +41,10 @@ def test_the_control_plane_dies_in_mid_rollout(demo: Instance, tmp_path: Path) -
     assert report["failed"] == 0, report
 
 
-def test_an_engine_rank_dies(demo: Instance) -> None:
+def test_an_engine_rank_dies(demo: Instance, tmp_path: Path) -> None:
     """The replica dies as a gang and comes back; only requests on it fail."""
     demo.until(lambda: state_of(demo).units_ready == 2, timeout_s=60, what="both units ready")
-    traffic = start_traffic(demo, 30)
+    traffic = start_traffic(demo, tmp_path, 25)
     follower = demo.engines(kind="follower.py")[0]
     gang = follower.environ()["DENV_NODE"].rsplit("-", 1)[0]
     demo.until(lambda: state_of(demo).routers.inflight, timeout_s=20, what="requests in flight")
@@ -56,9 +56,9 @@ def test_an_engine_rank_dies(demo: Instance) -> None:
     assert report["failed"] <= 30, report  # what was in flight on one of the two units
 
 
-def test_the_router_dies(demo: Instance) -> None:
+def test_the_router_dies(demo: Instance, tmp_path: Path) -> None:
     """It starts from its table on disk; requests on it are lost, later ones are served."""
-    traffic = start_traffic(demo, 30)
+    traffic = start_traffic(demo, tmp_path, 25)
     demo.until(lambda: state_of(demo).routers.inflight, timeout_s=20, what="requests in flight")
     kill_and_await(demo, ROUTER)
     demo.until(lambda: state_of(demo).routers.live == 1, timeout_s=30, what="the router reports again")
