@@ -132,6 +132,12 @@ def _kv_cache_flags(spec: RankSpec) -> list[str]:
     flags += [] if dtype == "auto" else ["--kv-cache-dtype", dtype]
     flags += ["--enable-prefix-caching" if engine.prefix_caching else "--no-enable-prefix-caching"]
     if offload_bytes := int(options.get("kv-offload-bytes", "0")):
+        if spec.role in _KV_ROLE:
+            raise InvalidError(
+                "vLLM's offload to host memory takes the place of its connector between prefill and decode; "
+                "leave kv-cache.offload out, or write an aggregated topology",
+                code="kv-offload-unsupported",
+            )
         flags += ["--kv-offloading-size", f"{offload_bytes / _GIB:g}", "--kv-offloading-backend", "native"]
     if options.get("kv-events", "false") == "true":
         flags += ["--kv-events-config", json.dumps(_events_config(spec))]

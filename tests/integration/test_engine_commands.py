@@ -71,7 +71,7 @@ def every_command() -> dict[str, dict[str, object]]:
                 spec = rank(name, role, gpus, node_gpus, index)
                 found[f"{name} {role.value} {gpus} GPUs, rank {index} of {count}"] = lines(spec)
     wanted = KvCacheSpec(dtype="fp8", block_tokens=32, prefix_caching=False, offload_bytes=64 * 2**30, events=True)
-    found["llama-3.1-70b/vllm@1 decode with every kv-cache setting"] = lines(rank("llama-3.1-70b/vllm@1", Role.DECODE, 4, 8, 0, wanted))
+    found["llama-3.1-70b/vllm@1 with every kv-cache setting"] = lines(rank("llama-3.1-70b/vllm@1", Role.AGGREGATED, 4, 8, 0, wanted))
     return found
 
 
@@ -100,6 +100,9 @@ def test_kv_settings_that_an_engine_lacks_are_refused() -> None:
     spec = rank("llama-3.1-70b/vllm@1", Role.DECODE, 4, 8, 0)
     with pytest.raises(InvalidError, match="int3"):
         adapter_for("vllm", False).command(replace(spec, engine=replace(spec.engine, kv_dtype="int3")))
+    offloaded = rank("llama-3.1-70b/vllm@1", Role.DECODE, 4, 8, 0, KvCacheSpec(offload_bytes=2**30))
+    with pytest.raises(InvalidError, match="connector"):
+        adapter_for("vllm", False).command(offloaded)
 
 
 def test_speculation_is_a_json_flag_of_vllm() -> None:

@@ -353,7 +353,7 @@ async def test_without_a_limit_a_chat_ends_by_itself_unless_told_not_to(start: S
         ({"prompt": "x", "max_tokens": 0}, 400, "BadRequestError"),
         ({"prompt": "x", "n": 1000}, 400, "BadRequestError"),
         ({"prompt": "x", "max_tokens": 10**7}, 400, "BadRequestError"),
-        ([], 400, "BadRequestError"),
+        ([], 400, "Bad Request"),
     ],
 )
 async def test_wrong_requests_get_openai_errors(start: Start, body: Any, status: int, kind: str) -> None:

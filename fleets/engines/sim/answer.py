@@ -59,15 +59,12 @@ class Answer:
         prompt = sum(count(packed) for packed in self.want.prompts)
         said = sum(len(sequence.words) for sequence in self.sequences)
         cached = sum(item.remote.cached_tokens if item.remote else item.cached for item in firsts)
-        details = {"cached_tokens": cached}
+        details = {"cached_tokens": cached, "created_cache_tokens": None, "multimodal_tokens": None}
         return {"prompt_tokens": prompt, "total_tokens": prompt + said, "completion_tokens": said, "prompt_tokens_details": details}
 
     def forget(self) -> None:
         """Let go of the sequences, which refer back here: their prompts would stay until a garbage collection."""
         self.sequences = []
-
-    def kv_ready(self, sequence: Sequence) -> None:
-        """Its prompt is about to be computed, or its KV is here."""
 
     def token(self, sequence: Sequence, word: int, finish: Finish | None) -> bool:
         """One more token."""
@@ -155,45 +152,49 @@ class StreamAnswer(Answer):
             created,
             orjson.dumps(model),
         )
-        self._tail = b',"token_ids":null}]}\n\n' if want.chat else b',"prompt_token_ids":null,"token_ids":null}]}\n\n'
         self._frames = [self._frame(choice) for choice in range(self.open)]
+        self._plain = not self.finders and not want.return_token_ids
+        self._begun = False  # whether the roles of a chat are out
 
     def _opening(self, choice: int) -> bytes:
         form = b'%b{"index":%d,"delta":{"content":"' if self.want.chat else b'%b{"index":%d,"text":"'
         return form % (self._head, choice)
 
-    def _closing(self, finish: bytes) -> bytes:
-        end = b'"},' if self.want.chat else b'",'
-        stop = b"" if self.want.chat and finish == b"null" else b',"stop_reason":null'
-        return b'%b"logprobs":null,"finish_reason":%b%b%b' % (end, finish, stop, self._tail)
+    def _closing(self, finish: bytes = b"null", ids: bytes = b"null", prompt_ids: bytes = b"null") -> bytes:
+        chat, last = self.want.chat, finish != b"null"
+        return b'%b"logprobs":null,"finish_reason":%b%b%b,"token_ids":%b}]%b}\n\n' % (
+            b'"},' if chat else b'",',
+            finish,
+            b"" if chat and not last else b',"stop_reason":null',
+            b"" if chat else b',"prompt_token_ids":' + prompt_ids,
+            ids,
+            b',"system_fingerprint":"denv-sim"' if last and not self.want.include_usage else b"",
+        )
 
     def _frame(self, choice: int) -> tuple[bytes, bytes]:
-        head, tail = self._opening(choice), self._closing(b"null")
+        head, tail = self._opening(choice), self._closing()
         return b"%x\r\n%b" % (len(head) + TOKEN_BYTES + len(tail), head), tail + b"\r\n"
-
-    def kv_ready(self, sequence: Sequence) -> None:
-        self.reply.start_stream()
 
     def token(self, sequence: Sequence, word: int, finish: Finish | None) -> bool:
         reply = self.reply
         if reply.done:
             return True
-        if finish is None and not self.finders and len(sequence.words) > 1:  # nearly every token
+        if finish is None and self._plain and len(sequence.words) > 1:  # nearly every token
             head, tail = self._frames[sequence.choice]
             reply.write(head + WORDS[word] + tail)
             return False
         return self._rare(sequence, word, finish)
 
     def _rare(self, sequence: Sequence, word: int, finish: Finish | None) -> bool:
-        """First and last tokens, and all tokens of requests with stop strings."""
+        """First and last tokens, and all tokens of requests with stop strings, or that ask for token ids."""
         choice, text = sequence.choice, WORDS[word]
-        data = self._role(choice) if self.want.chat and len(sequence.words) == 1 else b""
+        data = self._roles()
         if self.finders:
             text = self.finders[choice].feed(text.decode(), finish is not None).encode()
             finish = Finish.STOP if self.finders[choice].reason else finish
         if text or finish is not None:
             reason = b"null" if finish is None else b'"%b"' % finish.value.encode()
-            data += framed(self._opening(choice) + text + self._closing(reason))
+            data += framed(self._opening(choice) + text + self._closing(reason, *self._ids(sequence, WORDS[word])))
         if finish is None:
             self.reply.write(data)
             return False
@@ -205,11 +206,25 @@ class StreamAnswer(Answer):
             self.forget()
         return True
 
-    def _role(self, choice: int) -> bytes:
+    def _ids(self, sequence: Sequence, word: bytes) -> tuple[bytes, bytes]:
+        """The token's id, and before the first one of a completion those of its prompt; nothing when nobody asked."""
+        if not self.want.return_token_ids:
+            return b"null", b"null"
+        first = not self.want.chat and len(sequence.words) == 1
+        prompt = unpack_ids(sequence.packed) if first else None
+        return orjson.dumps(unpack_ids(word)), orjson.dumps(prompt)
+
+    def _roles(self) -> bytes:
+        """A chat's first events, one for each choice, once."""
+        if self._begun or not self.want.chat:
+            return b""
+        self._begun = True
+        ids = orjson.dumps(unpack_ids(self.want.prompts[0]) if self.want.return_token_ids else None)
         form = (
-            b'%b{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":null}\n\n'
+            b'%b{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],'
+            b'"prompt_token_ids":%b,"prompt_text":null}\n\n'
         )
-        return framed(form % (self._head, choice))
+        return b"".join(framed(form % (self._head, choice, ids)) for choice in range(len(self._frames)))
 
     def _usage(self) -> bytes:
         if not self.want.include_usage:
@@ -220,5 +235,5 @@ class StreamAnswer(Answer):
         """As vLLM: the head has gone out with 200, the error follows in the stream."""
         self.reply.start_stream()
         error = RequestError(500, f"Internal server error: {detail}", "InternalServerError").body
-        self.reply.end_stream((self._role(0) if self.want.chat else b"") + framed(b"data: " + error + b"\n\n") + _DONE)
+        self.reply.end_stream(self._roles() + framed(b"data: " + error + b"\n\n") + _DONE)
         self.forget()

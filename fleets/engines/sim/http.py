@@ -14,9 +14,7 @@ import httptools
 MAX_BODY_BYTES = 64 * 2**20
 _REASONS = {200: b"OK", 400: b"Bad Request", 404: b"Not Found", 405: b"Method Not Allowed", 413: b"Content Too Large"}
 _REASONS |= {500: b"Internal Server Error", 503: b"Service Unavailable"}
-_STREAM_HEAD = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-store\r\ntransfer-encoding: chunked\r\n\r\n"
-)
+_STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
 
@@ -47,15 +45,16 @@ class Reply:
         self.started = False
         self.done = False
 
-    def send(self, status: int, body: bytes, content_type: bytes = b"application/json") -> None:
-        """A whole reply at once."""
+    def send(self, status: int, body: bytes, content_type: bytes = b"application/json", *, allow: bytes = b"") -> None:
+        """A whole reply at once; `allow` names the method that would do."""
         if self.done:
             return
-        head = b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n" % (
+        head = b"HTTP/1.1 %d %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n%b\r\n" % (
             status,
             _REASONS.get(status, b"Error"),
             content_type,
             len(body),
+            b"allow: %b\r\n" % allow if allow else b"",
         )
         self.write(head + body)
         self.finish()

@@ -224,8 +224,6 @@ class Scheduler:
             else:
                 sequence.phase = Phase.PREFILLING
                 self.prefilling.append(sequence)
-                if not sequence.words:
-                    sequence.sink.kv_ready(sequence)
 
     def _place(self, sequence: Sequence) -> bool:
         """Give it blocks: known ones for its prefix, but never for its last token, which has to be computed to go on."""
@@ -269,8 +267,6 @@ class Scheduler:
         sequence.phase = Phase.RUNNING
         self.running.append(sequence)
         self._context_tokens += sequence.tokens
-        if sequence.remote is not None:
-            sequence.sink.kv_ready(sequence)
 
     def _seal(self, sequence: Sequence) -> None:
         """A block has been filled with generated tokens: write its KV behind what the prompt left in it, and let others find it."""

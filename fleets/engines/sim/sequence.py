@@ -33,9 +33,6 @@ class Phase(StrEnum):
 class Sink(Protocol):
     """Where a sequence's tokens go."""
 
-    def kv_ready(self, sequence: Sequence) -> None:
-        """It is going to be computed now; its KV, when it had to come from elsewhere, is here."""
-
     def token(self, sequence: Sequence, word: int, finish: Finish | None) -> bool:
         """The next token, and why it is the last one if it is. True asks to stop here."""
 

@@ -29,7 +29,9 @@ from fleets.engines.sim.tokens import count
 from fleets.engines.sim.transfer import Fetcher, LeaseBook, SideChannel, remote_from
 
 VERSION = "0.33.0+denv.sim"
+_GENERATIONS = {"/v1/completions": False, "/v1/chat/completions": True}  # whether it is a chat
 EXIT_GANG_BROKEN = 3
+_PERMISSION = {"id": "modelperm-sim", "object": "model_permission", "allow_sampling": True, "organization": "*", "is_blocking": False}
 MAX_BLOCKS = 12_288  # of 64 tokens: 786,432 tokens, 6 MB of KV bytes
 
 
@@ -116,25 +118,29 @@ class Engine:
         """Answer one request."""
         route = (request.method, request.path)
         try:
-            if route == ("POST", "/v1/chat/completions"):
-                self._generate(request, reply, chat=True)
-            elif route == ("POST", "/v1/completions"):
-                self._generate(request, reply, chat=False)
+            if request.path in _GENERATIONS:
+                if request.method == "POST":
+                    self._generate(request, reply, chat=_GENERATIONS[request.path])
+                else:
+                    reply.send(405, b'{"detail":"Method Not Allowed"}', allow=b"POST")
             elif route == ("GET", "/health"):
                 reply.send(200 if self.ready else 503, b"" if self.ready else self._not_ready())
             elif route == ("GET", "/metrics"):
-                reply.send(200, self._metrics_page(), b"text/plain; version=0.0.4; charset=utf-8")
+                reply.send(200, self._metrics_page(), b"text/plain; version=1.0.0; charset=utf-8")
             elif route == ("POST", "/sim/faults"):
                 self._set_faults(request)
                 reply.send(200, orjson.dumps(msgspec.to_builtins(self.faults.now)))
+            elif (document := self._document(request.path)) is None:
+                reply.send(404, b'{"detail":"Not Found"}')
+            elif request.method != "GET":
+                reply.send(405, b'{"detail":"Method Not Allowed"}', allow=b"GET")
             else:
-                reply.send(200, orjson.dumps(self._document(*route)))
+                reply.send(200, orjson.dumps(document))
         except RequestError as error:
             reply.send(error.status, error.body)
 
-    def _document(self, method: str, path: str) -> dict[str, Any]:
-        if method != "GET":
-            raise RequestError(404 if path.startswith("/v1/") else 405, "Not Found", "NotFoundError")
+    def _document(self, path: str) -> dict[str, Any] | None:
+        """What a page says; None when there is none."""
         if path == "/v1/models":
             return {"object": "list", "data": [self._model_card()]}
         if path == "/version":
@@ -144,7 +150,7 @@ class Engine:
         if path == "/sim/faults":
             faults: dict[str, Any] = msgspec.to_builtins(self.faults.now)
             return faults
-        raise RequestError(404, "Not Found", "NotFoundError")
+        return None
 
     def _generate(self, request: Request, reply: Reply, *, chat: bool) -> None:
         if not self.ready or self.draining:
@@ -166,22 +172,22 @@ class Engine:
         reply.on_gone = lambda: self._gone(answer)
         answer.sequences = [self._sequence(answer, want, index) for index in range(answer.open)]
         self.metrics.request_n.observe(want.choices)
+        if want.stream:
+            reply.start_stream()  # as vLLM: before the KV is on board
         for sequence in answer.sequences:
             if sequence.remote is not None:
                 self.fetcher.hold(sequence, sequence.remote)
-            elif want.stream:
-                reply.start_stream()
             self.scheduler.add(sequence)
 
     def _sequence(self, answer: Answer, want: Generation, index: int) -> Sequence:
         packed = want.prompts[index // want.choices]
         kv = want.kv if index == 0 and want.kv else {}  # a handover is for one sequence
-        limit = self.context_tokens - count(packed) if want.max_tokens is None else want.max_tokens
+        room = self.context_tokens - count(packed)
         sequence = Sequence(
             sink=answer,
             packed=packed,
             block_tokens=self.config.block_tokens,
-            max_tokens=limit,
+            max_tokens=room if want.max_tokens is None else min(room, want.max_tokens),
             limited=want.max_tokens is not None,
             min_tokens=want.min_tokens,
             ignore_eos=want.ignore_eos,
@@ -292,7 +298,7 @@ class Engine:
             "root": self.config.model,
             "parent": None,
             "max_model_len": self.context_tokens,
-            "permission": [],
+            "permission": [_PERMISSION],
         }
 
 

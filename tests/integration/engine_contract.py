@@ -1,0 +1,368 @@
+"""What denv relies on in an engine that speaks vLLM's protocol, as assertions at its socket.
+
+The same functions run against the simulated engine in the normal suite and against vLLM itself in the vLLM lane, so that neither can
+drift from the other unseen. Each takes a `Trio`: one aggregated engine, one prefill, one decode, of one model.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+KEEP = {
+    "do_remote_decode": True,
+    "do_remote_prefill": False,
+    "remote_engine_id": None,
+    "remote_block_ids": None,
+    "remote_host": None,
+    "remote_port": None,
+}
+MESSAGES = [{"role": "user", "content": "Hello world, how are you today? " * 8}]
+USAGE = {"prompt_tokens", "total_tokens", "completion_tokens", "prompt_tokens_details"}
+DETAILS = {"cached_tokens", "created_cache_tokens", "multimodal_tokens"}
+CHOICE = {"index", "logprobs", "finish_reason", "stop_reason", "token_ids", "routed_experts"}
+ANSWER = {"id", "object", "created", "model", "choices", "service_tier", "system_fingerprint", "usage"}
+ANSWER |= {"kv_transfer_params", "ec_transfer_params", "metrics"}
+PARAMS: dict[str, type | tuple[type, ...]] = {
+    "do_remote_prefill": bool,
+    "do_remote_decode": bool,
+    "remote_block_ids": list,
+    "remote_engine_id": str,
+    "remote_request_id": str,
+    "remote_host": str,
+    "remote_port": int,
+    "tp_size": int,
+    "dcp_size": int,
+    "pp_size": int,
+    "remote_num_tokens": int,
+    "remote_blocks_expiry_time": (float, type(None)),
+    "transfer_mode": str,
+    "remote_prefill_cached_tokens": int,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One engine and the name of its model."""
+
+    url: str
+    model: str
+
+    def post(self, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:
+        """A request; the model is filled in."""
+        return httpx.post(self.url + path, json={"model": self.model} | body, headers=headers, timeout=30)
+
+    def get(self, path: str) -> httpx.Response:
+        """A page."""
+        return httpx.get(self.url + path, timeout=30)
+
+    def frames(self, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """The JSON of every server-sent event but the last, which must be `[DONE]`."""
+        answer = self.post(path, {"stream": True} | body)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+        events = answer.text.removesuffix("\n\n").split("\n\n")
+        assert events[-1] == "data: [DONE]"
+        return [json.loads(event.removeprefix("data: ")) for event in events[:-1]]
+
+    def metric(self, name: str) -> float:
+        """One of vLLM's metrics, all its labels added up."""
+        lines = [line for line in self.get("/metrics").text.splitlines() if line.startswith((f"{name}{{", f"{name} "))]
+        assert lines, f"{name} is not there"
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+    def idle(self) -> bool:
+        """Whether it computes nothing and keeps no KV."""
+        return self.metric("vllm:num_requests_running") == 0 == self.metric("vllm:kv_cache_usage_perc")
+
+
+@dataclass(frozen=True, slots=True)
+class Trio:
+    """Three engines of one model. `context` is its longest prompt and answer together, in tokens."""
+
+    whole: Peer
+    prefill: Peer
+    decode: Peer
+    context: int
+    metric_types: dict[str, str]  # of vLLM, by metric name
+
+    def fresh(self, tokens: int, seed: int) -> list[int]:
+        """A prompt that no cache knows."""
+        return [8 + (seed * 7919 + index * index * 31 + index) % 450 for index in range(tokens)]
+
+    def kept(self, prompt: list[int], **headers: str) -> dict[str, Any]:
+        """Prefill's reply to a handover."""
+        body = {"prompt": prompt, "max_tokens": 1, "temperature": 0, "stream": False, "kv_transfer_params": KEEP}
+        answer = self.prefill.post(COMPLETIONS, body, **headers)
+        assert answer.status_code == 200, answer.text
+        reply: dict[str, Any] = answer.json()
+        return reply
+
+
+def until(look: Callable[[], bool], timeout_s: float, what: str) -> None:
+    """Poll; AssertionError names what did not come."""
+    end_s = time.monotonic() + timeout_s
+    while not look():
+        assert time.monotonic() < end_s, f"not within {timeout_s} s: {what}"
+        time.sleep(0.05)
+
+
+# ---- answers ----
+
+
+def completion_body(trio: Trio) -> None:
+    answer = trio.whole.post(COMPLETIONS, {"prompt": "Hello", "max_tokens": 3, "ignore_eos": True}, **{"X-Request-Id": "contract-1"})
+    assert answer.headers["content-type"] == "application/json"
+    body = answer.json()
+    assert set(body) == ANSWER
+    assert (body["id"], body["object"], body["model"]) == ("cmpl-contract-1", "text_completion", trio.whole.model)
+    assert set(body["choices"][0]) == CHOICE | {"text", "prompt_logprobs", "prompt_token_ids"}
+    assert (body["choices"][0]["finish_reason"], body["choices"][0]["token_ids"]) == ("length", None)
+    assert set(body["usage"]) == USAGE | {"completion_tokens_details"}
+    assert set(body["usage"]["prompt_tokens_details"]) == DETAILS
+    assert body["usage"]["completion_tokens"] == 3
+    assert body["usage"]["total_tokens"] == 3 + body["usage"]["prompt_tokens"]
+
+
+def token_ids_when_asked(trio: Trio) -> None:
+    prompt = trio.fresh(50, 1)
+    body = {"prompt": prompt, "max_tokens": 4, "ignore_eos": True, "return_token_ids": True, "temperature": 0}
+    (choice,) = trio.whole.post(COMPLETIONS, body).json()["choices"]
+    assert choice["prompt_token_ids"] == prompt
+    assert len(choice["token_ids"]) == 4
+    frames = trio.whole.frames(COMPLETIONS, body)
+    assert frames[0]["choices"][0]["prompt_token_ids"] == prompt
+    assert [token for frame in frames for token in frame["choices"][0]["token_ids"]] == choice["token_ids"]
+    chat = trio.whole.frames(CHAT, {"messages": MESSAGES, "max_tokens": 3, "ignore_eos": True, "return_token_ids": True})
+    assert len(chat[0]["prompt_token_ids"]) > 10
+    assert sum(len(frame["choices"][0]["token_ids"]) for frame in chat[1:]) == 3
+
+
+def chat_body(trio: Trio) -> None:
+    answer = trio.whole.post(CHAT, {"messages": MESSAGES, "max_tokens": 3, "ignore_eos": True}, **{"X-Request-Id": "contract-2"})
+    body = answer.json()
+    assert set(body) == ANSWER | {"prompt_logprobs", "prompt_token_ids", "prompt_text"}
+    assert (body["id"], body["object"]) == ("chatcmpl-contract-2", "chat.completion")
+    assert set(body["choices"][0]) == CHOICE | {"message"}
+    message = body["choices"][0]["message"]
+    assert set(message) == {"role", "content", "refusal", "annotations", "audio", "function_call", "reasoning"}
+    assert message["role"] == "assistant"
+
+
+def completion_frames(trio: Trio) -> None:
+    body = {"prompt": "Hello", "max_tokens": 3, "ignore_eos": True}
+    frames = trio.whole.frames(COMPLETIONS, body)
+    head = {"id", "object", "created", "model", "choices"}
+    assert [set(frame) for frame in frames] == [head, head, head | {"system_fingerprint"}]
+    for frame in frames:
+        choice = {"index", "text", "logprobs", "finish_reason", "stop_reason", "prompt_token_ids", "token_ids"}
+        assert set(frame["choices"][0]) == choice
+    assert [frame["choices"][0]["finish_reason"] for frame in frames] == [None, None, "length"]
+    *told, usage = trio.whole.frames(COMPLETIONS, body | {"stream_options": {"include_usage": True}})
+    assert [set(frame) for frame in told] == [head, head, head]
+    assert set(usage) == head | {"usage", "system_fingerprint"}
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == 3
+
+
+def chat_frames(trio: Trio) -> None:
+    body = {"messages": MESSAGES, "max_tokens": 3, "ignore_eos": True, "stream_options": {"include_usage": True}}
+    role, *said, usage = trio.whole.frames(CHAT, body)
+    assert set(role) == {"id", "object", "created", "model", "choices", "prompt_token_ids", "prompt_text"}
+    assert role["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert set(role["choices"][0]) == {"index", "delta", "logprobs", "finish_reason"}
+    assert all(set(frame["choices"][0]["delta"]) == {"content"} for frame in said)
+    assert [frame["choices"][0]["finish_reason"] for frame in said] == [None, None, "length"]
+    assert ["stop_reason" in frame["choices"][0] for frame in said] == [False, False, True]
+    assert set(usage["usage"]) == USAGE
+    assert set(usage["usage"]["prompt_tokens_details"]) == DETAILS
+    assert usage["usage"]["completion_tokens"] == 3
+
+
+def several_choices(trio: Trio) -> None:
+    """Every choice says its role before any says a word."""
+    frames = trio.whole.frames(CHAT, {"messages": MESSAGES, "max_tokens": 2, "ignore_eos": True, "n": 2, "temperature": 0})
+    assert [frame["choices"][0]["index"] for frame in frames[:2]] == [0, 1]
+    assert all("role" in frame["choices"][0]["delta"] for frame in frames[:2])
+    body = trio.whole.post(COMPLETIONS, {"prompt": [[9] * 5, [10] * 6], "max_tokens": 2, "ignore_eos": True}).json()
+    assert [choice["index"] for choice in body["choices"]] == [0, 1]
+    assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (11, 4)
+
+
+def an_answer_is_cut_at_the_context(trio: Trio) -> None:
+    body = {"prompt": trio.fresh(trio.context - 40, 2), "max_tokens": 500, "ignore_eos": True}
+    answer = trio.whole.post(COMPLETIONS, body).json()
+    assert answer["usage"]["completion_tokens"] == 40
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+# ---- refusals ----
+
+
+def errors(trio: Trio) -> None:
+    """Status, type and param of OpenAI's error object; the sentences are each engine's own."""
+    bad, invalid = "BadRequestError", "Bad Request"
+    cases: list[tuple[str, dict[str, Any], tuple[int, str, str | None]]] = [
+        (COMPLETIONS, {"model": "nobody", "prompt": "a"}, (404, "NotFoundError", "model")),
+        (COMPLETIONS, {}, (400, bad, "prompt")),
+        (COMPLETIONS, {"prompt": ""}, (400, bad, "prompt")),
+        (COMPLETIONS, {"prompt": 5}, (400, invalid, "body.prompt")),
+        (COMPLETIONS, {"prompt": [9] * (trio.context + 100), "max_tokens": 5}, (400, bad, "input_tokens")),
+        (COMPLETIONS, {"prompt": "a", "max_tokens": 0}, (400, bad, "max_tokens")),
+        (COMPLETIONS, {"prompt": "a", "max_tokens": "x"}, (400, invalid, "body.max_tokens")),
+        (COMPLETIONS, {"prompt": "a", "n": 0}, (400, bad, None)),
+        (COMPLETIONS, {"prompt": "a", "n": "x"}, (400, invalid, "body.n")),
+        (COMPLETIONS, {"prompt": "a", "temperature": -1}, (400, bad, "temperature")),
+        (COMPLETIONS, {"prompt": "a", "stop": ["a"] * 20}, (400, invalid, "body.stop")),
+        (COMPLETIONS, {"prompt": "a", "stream_options": {"include_usage": True}}, (400, bad, "stream_options")),
+        (CHAT, {}, (400, invalid, "body.messages")),
+        (CHAT, {"messages": "x"}, (400, invalid, "body.messages")),
+        (CHAT, {"messages": []}, (400, bad, None)),
+    ]
+    for path, body, expected in cases:
+        answer = trio.whole.post(path, body)
+        error = answer.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}, body
+        assert (answer.status_code, error["type"], error["param"]) == expected, body
+        assert error["code"] == answer.status_code
+
+
+def bodies_that_are_no_json(trio: Trio) -> None:
+    head = {"content-type": "application/json"}
+    for content, param in ((b"{nope", "body.1"), (b"[1]", "body")):
+        answer = httpx.post(trio.whole.url + COMPLETIONS, content=content, headers=head, timeout=10)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["type"], error["param"]) == (400, "Bad Request", param), error
+
+
+def paths_that_are_not_there(trio: Trio) -> None:
+    for path in ("/nope", "/v1/nope"):
+        assert (trio.whole.get(path).status_code, trio.whole.get(path).json()) == (404, {"detail": "Not Found"})
+    answer = trio.whole.get(COMPLETIONS)
+    assert (answer.status_code, answer.json(), answer.headers["allow"]) == (405, {"detail": "Method Not Allowed"}, "POST")
+
+
+# ---- pages ----
+
+
+def pages(trio: Trio) -> None:
+    health = trio.whole.get("/health")
+    assert (health.status_code, health.content) == (200, b"")
+    assert "version" in trio.whole.get("/version").json()
+    listed = trio.whole.get("/v1/models").json()
+    (card,) = listed["data"]
+    assert (listed["object"], card["id"], card["object"], card["max_model_len"]) == ("list", trio.whole.model, "model", trio.context)
+    assert set(card) == {"id", "object", "created", "owned_by", "root", "parent", "max_model_len", "permission"}
+    assert card["permission"][0]["object"] == "model_permission"
+
+
+def metric_names_and_types(trio: Trio) -> None:
+    """Every metric that denv's engines have in common, under the name, the type and the labels that vLLM gives it."""
+    for peer in (trio.whole, trio.prefill, trio.decode):
+        page = peer.get("/metrics")
+        assert page.headers["content-type"].startswith("text/plain; version=")
+        types = dict(line.split(" ")[2:4] for line in page.text.splitlines() if line.startswith("# TYPE vllm:"))
+        known = trio.metric_types
+        if peer is trio.whole:
+            known = {name: kind for name, kind in known.items() if "nixl" not in name}
+        assert {name: types.get(name) for name in known} == known
+        sample = next(line for line in page.text.splitlines() if line.startswith("vllm:num_requests_running{"))
+        assert sample.startswith(f'vllm:num_requests_running{{engine="0",model_name="{peer.model}"}} ')
+
+
+def counters_count(trio: Trio) -> None:
+    before = {name: trio.whole.metric(name) for name in ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")}
+    trio.whole.post(COMPLETIONS, {"prompt": trio.fresh(70, 3), "max_tokens": 5, "ignore_eos": True})
+    until(lambda: trio.whole.metric("vllm:prompt_tokens_total") - before["vllm:prompt_tokens_total"] == 70, 5, "70 prompt tokens")
+    assert trio.whole.metric("vllm:generation_tokens_total") - before["vllm:generation_tokens_total"] == 5
+
+
+# ---- KV ----
+
+
+def handover(trio: Trio) -> None:
+    """Prefill's parameters, given to decode word for word, make it say what one engine says; the KV comes from there."""
+    prompt = trio.fresh(150, 4)
+    reply = trio.kept(prompt, **{"X-Request-Id": "contract-3"})
+    params = reply["kv_transfer_params"]
+    assert {name: isinstance(params[name], kind) for name, kind in PARAMS.items()} == dict.fromkeys(PARAMS, True), params
+    assert (params["do_remote_prefill"], params["do_remote_decode"], params["transfer_mode"]) == (True, False, "pull")
+    assert (params["remote_num_tokens"], len(params["remote_block_ids"])) == (150, 1)
+    assert params["remote_request_id"].startswith("cmpl-contract-3-0-")
+    assert (reply["usage"]["completion_tokens"], reply["choices"][0]["finish_reason"]) == (1, "length")
+    moved = trio.decode.metric("vllm:nixl_bytes_transferred_sum")
+    body = {"prompt": prompt, "max_tokens": 12, "ignore_eos": True, "temperature": 0}
+    answer = trio.decode.post(COMPLETIONS, body | {"kv_transfer_params": params}, **{"X-Request-Id": "contract-3"}).json()
+    alone = trio.whole.post(COMPLETIONS, body).json()
+    assert answer["choices"][0]["text"] == alone["choices"][0]["text"]
+    assert answer["kv_transfer_params"] is None
+    assert answer["usage"]["prompt_tokens"] == 150
+    until(lambda: trio.decode.metric("vllm:nixl_bytes_transferred_sum") > moved, 15, "bytes of KV are counted")
+    until(lambda: trio.prefill.idle() and trio.decode.idle(), 5, "both let go of the KV")
+
+
+def chat_handover_names_its_request(trio: Trio) -> None:
+    body = {"messages": MESSAGES, "max_tokens": 1, "stream": False, "kv_transfer_params": KEEP}
+    reply = trio.prefill.post(CHAT, body, **{"X-Request-Id": "contract-4"}).json()
+    params = reply["kv_transfer_params"]
+    assert params["remote_request_id"].startswith("chatcmpl-contract-4-")
+    frames = trio.decode.frames(CHAT, {"messages": MESSAGES, "max_tokens": 3, "ignore_eos": True, "kv_transfer_params": params})
+    assert len(frames) == 4
+
+
+def decode_alone_computes_it_itself(trio: Trio) -> None:
+    body = {"prompt": trio.fresh(90, 5), "max_tokens": 6, "ignore_eos": True, "temperature": 0}
+    assert (
+        trio.decode.post(COMPLETIONS, body).json()["choices"][0]["text"] == trio.whole.post(COMPLETIONS, body).json()["choices"][0]["text"]
+    )
+
+
+def kv_that_does_not_come(trio: Trio) -> None:
+    """The head of a stream goes out before the KV is on board, so a failure comes as an event in a stream that began well."""
+    prompt = trio.fresh(80, 6)
+    params = trio.kept(prompt)["kv_transfer_params"] | {"remote_engine_id": "nobody", "remote_port": 1}
+    body = {"prompt": prompt, "max_tokens": 5, "kv_transfer_params": params}
+    frames = trio.decode.frames(COMPLETIONS, body)
+    assert set(frames[-1]) == {"error"}
+    assert (set(frames[-1]["error"]), frames[-1]["error"]["code"]) == ({"message", "type", "param", "code"}, 500)
+    answer = trio.decode.post(COMPLETIONS, body | {"prompt": trio.fresh(80, 7)})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"], error["code"]) == (500, "InternalServerError", 500)
+    assert trio.decode.get("/health").status_code == 200
+    until(lambda: trio.decode.metric("vllm:nixl_num_failed_transfers_total") > 0, 15, "failed transfers are counted")
+
+
+def a_client_that_leaves_a_stream(trio: Trio) -> None:
+    """The engine stops computing and lets go of the KV."""
+    body = {"model": trio.whole.model, "prompt": trio.fresh(100, 8), "max_tokens": 3000, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", trio.whole.url + COMPLETIONS, json=body, timeout=10) as answer:
+        assert next(answer.iter_lines()).startswith("data: {")
+    until(trio.whole.idle, 5, "idle")
+
+
+CONTRACT: tuple[Callable[[Trio], None], ...] = (
+    completion_body,
+    token_ids_when_asked,
+    chat_body,
+    completion_frames,
+    chat_frames,
+    several_choices,
+    an_answer_is_cut_at_the_context,
+    errors,
+    bodies_that_are_no_json,
+    paths_that_are_not_there,
+    pages,
+    metric_names_and_types,
+    counters_count,
+    handover,
+    chat_handover_names_its_request,
+    decode_alone_computes_it_itself,
+    a_client_that_leaves_a_stream,
+    kv_that_does_not_come,
+)
