@@ -81,7 +81,7 @@ def stage_findings(file: ReleaseFile, stage: StageSpec, recipe: Recipe, fleets: 
         recipe=recipe,
         unit=unit_spec(file.release, stage, recipe, f"{file.release.model}@0", simulated=all_simulated(mine)),
         fleets=mine,
-        elsewhere=tuple(fleet for fleet in fleets if fleet.name not in stage.fleets),
+        elsewhere=tuple(fleet for fleet in fleets if fleet.name not in stage.fleets and _runs_on(recipe, fleet)),
     )
     found = [*_fleets_known(subject, known)]
     for check in _CHECKS:
@@ -169,10 +169,14 @@ def _placed(subject: _Subject) -> Iterable[FindingView]:
     return refusal_findings(subject.stage, placed) if isinstance(placed, Refusal) else ()
 
 
+def _runs_on(recipe: Recipe, fleet: FleetView) -> bool:
+    return fleet.gpu_kind.upper() in {kind.upper() for kind in recipe.gpu_kinds}
+
+
 def _gpu_kinds(subject: _Subject) -> Iterable[FindingView]:
     recipe = subject.recipe
     for fleet in subject.fleets:
-        if fleet.gpu_kind.upper() in {kind.upper() for kind in recipe.gpu_kinds}:
+        if _runs_on(recipe, fleet):
             continue
         sentence = f"fleet {fleet.name} has {fleet.gpu_kind}; recipe {recipe.name} runs on {', '.join(recipe.gpu_kinds)}"
         if fleet.simulated:

@@ -37,6 +37,13 @@ def test_the_unit_that_no_domain_of_the_fleet_holds() -> None:
     assert finding.fits == "1P1D of 4 + 4 GPUs in h200-use1; this shape in gb200-use1 (3 domains of 72 free)"
 
 
+def test_no_hint_names_a_fleet_that_the_recipe_does_not_run_on() -> None:
+    crowded = LLAMA.replace("fleets: [h200-use1]", "fleets: [h200-use1], replicas: 9").replace("gpus: 4", "gpus: 4, placement: any")
+    finding = codes(crowded, world(GB200, H200, CPU))["not-enough-gpus"]
+    assert finding.sentence == "fleet h200-use1 has room for 8 of 9 serving units of 4 GPUs (any)"
+    assert finding.fits == "this shape in gb200-use1 (3 domains of 72 free)"
+
+
 def test_where_it_fits_the_plan_names_two_domains() -> None:
     release, stage = look(DS_FLASH)
     assert not release
