@@ -130,7 +130,7 @@ class Replica:
 
     def fail(self, now: float) -> None:
         """It dies: all that it had is lost."""
-        lost = [*self.waiting, *self._prefilling, *(job for _, _, job in self._ends)]
+        lost = [*self.waiting, *self._prefilling, *self._fresh, *(job for _, _, job in self._ends)]
         self.waiting.clear()
         self._prefilling, self._ends, self._fresh, self._chunks = [], [], [], []
         self._fetching = self._context = self.held = self._epoch = 0
@@ -166,6 +166,8 @@ class Replica:
     def _begin(self, now: float) -> None:
         if not self.up:
             return
+        for job in self._fresh:
+            self._run(job, job.output)
         if self.waiting:
             self._admit(now)
         batch = len(self._ends)
@@ -306,8 +308,7 @@ class Replica:
             return
         job.kv_s = now
         job.prefill.let_go(now, job.prompt)
-        self._run(job, job.output)
-        self._fresh.append(job)
+        self._fresh.append(job)  # and into the batch when the step under way has ended
         self._look(now)
 
     def _set_back_youngest(self) -> None:
