@@ -42,6 +42,15 @@ class Decision:
     reason: Reason
 
 
+# Made once: a frozen value costs more to make than the decision to come to.
+_NO_PREFILL = Decision(False, Reason.NO_PREFILL)
+_SAMPLES_LOCAL = Decision(False, Reason.SAMPLES_LOCAL)
+_SHORT = Decision(False, Reason.SHORT)
+_CACHED = Decision(False, Reason.CACHED)
+_QUEUE_FULL_LOCAL = Decision(False, Reason.QUEUE_FULL_LOCAL)
+_REMOTE = Decision(True, Reason.REMOTE)
+
+
 class ReplicaLoad(Protocol):
     """A replica as the router sees it. `kv_use` is 0 to 1, None while unknown; `used_seq` says when it was last picked."""
 
@@ -74,16 +83,19 @@ class ExactShares:
     does not. Integers only, so nothing drifts.
     """
 
-    __slots__ = ("_counts", "_picked", "_total", "weights")
+    __slots__ = ("_counts", "_only", "_picked", "_total", "weights")
 
     def __init__(self, weights: Mapping[str, int]) -> None:
         self.weights: dict[str, int] = {name: weight for name, weight in sorted(weights.items()) if weight > 0}
         self._total = sum(self.weights.values())
+        self._only = next(iter(self.weights)) if len(self.weights) == 1 else None
         self._counts = dict.fromkeys(self.weights, 0)
         self._picked = 0
 
     def pick(self) -> str | None:
         """The next name; None when no name has weight."""
+        if self._only is not None:
+            return self._only
         best, best_deadline = None, 0
         for name, weight in self.weights.items():
             count = self._counts[name]
@@ -137,27 +149,28 @@ def local_limit(policy: ConditionalPolicy, *, prefill_queue: int, decode_kv_use:
 
 def decide(
     policy: ConditionalPolicy,
-    *,
     prompt_tokens: int,
     held_tokens: int,
     prefill_queue: int,
     decode_kv_use: float | None,
+    *,
     has_prefill: bool = True,
     samples: int = 1,
 ) -> Decision:
     """Local or remote prefill for one request to a unit with roles; `held_tokens` is what the decode replica already has."""
     if not has_prefill:
-        return Decision(False, Reason.NO_PREFILL)
+        return _NO_PREFILL
     if samples > 1:
-        return Decision(False, Reason.SAMPLES_LOCAL)
+        return _SAMPLES_LOCAL
+    below = policy.local_prefill_below
+    if prompt_tokens < below:
+        return _SHORT
     uncached = prompt_tokens - held_tokens
-    if prompt_tokens < policy.local_prefill_below:
-        return Decision(False, Reason.SHORT)
-    if uncached < policy.local_prefill_below:
-        return Decision(False, Reason.CACHED)
+    if uncached < below:
+        return _CACHED
     if uncached < local_limit(policy, prefill_queue=prefill_queue, decode_kv_use=decode_kv_use):
-        return Decision(False, Reason.QUEUE_FULL_LOCAL)
-    return Decision(True, Reason.REMOTE)
+        return _QUEUE_FULL_LOCAL
+    return _REMOTE
 
 
 def pick_unit(units: Sequence[UnitT], held_tokens: Sequence[int]) -> UnitT | None:

@@ -7,7 +7,6 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import orjson
 
@@ -15,12 +14,14 @@ from denvweb.core.backoff import Backoff
 from denvweb.core.errors import DenvError
 from fleets.domain.protocol import ProbeResult, RouterReport, RouterTable
 from fleets.router.admission import Gate
-from fleets.router.client import ClientConnection, Request
+from fleets.router.client import ClientConnection
 from fleets.router.config import Config
 from fleets.router.control import Control
 from fleets.router.gauges import Gauges
+from fleets.router.heads import Headers, RequestHead, RequestHeads
+from fleets.router.job import Job
 from fleets.router.openai import GENERATE_PATHS, error_body
-from fleets.router.pipeline import Job, Pipeline
+from fleets.router.pipeline import Pipeline
 from fleets.router.policy import Stage
 from fleets.router.prefix import PrefixIndex
 from fleets.router.probe import Prober
@@ -28,7 +29,7 @@ from fleets.router.prometheus import exposition
 from fleets.router.report import Reporter
 from fleets.router.table import TableKeeper
 from fleets.router.telemetry import Telemetry
-from fleets.router.upstream import Headers, Pool
+from fleets.router.upstream import Pool
 
 log = logging.getLogger("fleets.router")
 
@@ -47,13 +48,14 @@ class App:
         self.max_body_bytes = config.max_body_bytes
         self.max_header_bytes = config.max_header_bytes
         self.port = config.port
+        self.last_tries = LAST_TRIES
         self.failures: dict[str, int] = {}  # of loops and requests that ended in a way nobody foresaw
         self._started_at = int(time.time())
         self._clients: set[ClientConnection] = set()
-        self._requests: dict[asyncio.Task[Job | None], ClientConnection] = {}
+        self.heads = RequestHeads()
         self._loops: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | None = None
-        self.pool = Pool(connect_deadline_s=config.connect_deadline_s)
+        self.pool = Pool(connect_deadline_s=config.connect_deadline_s, unforeseen=self._unforeseen)
         self.telemetry = Telemetry(config.stage)
         self.stage = Stage(
             clock_s=time.monotonic,
@@ -83,23 +85,14 @@ class App:
     def closed(self, client: ClientConnection) -> None:
         self._clients.discard(client)
 
-    def handle(self, request: Request, client: ClientConnection) -> asyncio.Task[Job | None] | None:
-        path = request.path
-        if path in GENERATE_PATHS and request.method == b"POST":
-            task = asyncio.get_running_loop().create_task(self.pipeline.serve(request, client))
-            self._requests[task] = client
-            task.add_done_callback(self._ended)
-            return task
-        status, body, headers = self._page(path, request.method)
-        client.respond(status, body, headers)
+    def handle(self, head: RequestHead, body: bytes, client: ClientConnection) -> Job | None:
+        if head.path in GENERATE_PATHS and head.method == b"POST":
+            return self.pipeline.begin(head, body, client)
+        client.respond(*self._page(head.path, head.method))
         return None
 
-    def _ended(self, task: asyncio.Task[Job | None]) -> None:
-        client = self._requests.pop(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.failures["request"] = self.failures.get("request", 0) + 1
-            log.error("a request failed in the router itself", exc_info=error)
-            client.close()
+    def _unforeseen(self, error: BaseException) -> None:
+        self.failures["request"] = self.failures.get("request", 0) + 1
 
     def _page(self, path: str, method: bytes) -> tuple[int, bytes, Headers]:
         if path in GENERATE_PATHS or method not in (b"GET", b"HEAD"):
@@ -192,13 +185,10 @@ class App:
             self._server.close()
         for client in [client for client in self._clients if client.idle]:
             client.close()
-        if self._requests:
-            log.info("draining %d requests", len(self._requests))
-            await asyncio.wait(self._requests, timeout=self.config.drain_deadline_s)
-        tasks: list[asyncio.Task[Any]] = [*self._loops, *self._requests]
-        for task in tasks:
+        await self._drain()
+        for task in self._loops:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._loops, return_exceptions=True)
         await self.prober.close()
         await self.gauges.close()
         self.reporter.cut(last=True)
@@ -208,13 +198,30 @@ class App:
         self.pool.close()
         await self.control.close()
 
+    async def _drain(self) -> None:
+        """Wait for what is in flight, up to the deadline; then end it."""
+        jobs = self.pipeline.jobs
+        if not jobs:
+            return
+        log.info("draining %d requests", len(jobs))
+        try:
+            async with asyncio.timeout(self.config.drain_deadline_s):
+                while jobs:
+                    self.pipeline.idle.clear()
+                    await self.pipeline.idle.wait()
+        except TimeoutError:
+            log.warning("%d requests did not end in time", len(jobs))
+        for job in list(jobs):
+            job.leave()
+
     async def _send_last(self) -> None:
-        for _ in range(LAST_TRIES):
+        for left in reversed(range(self.last_tries)):
             try:
                 await self.reporter.send()
             except DenvError as error:
                 log.warning("the last report was not taken: %s", error.detail)
-                await asyncio.sleep(0.1)
+                if left:
+                    await asyncio.sleep(0.1)
             else:
                 return
 

@@ -10,7 +10,7 @@ import time
 from fleets.domain.types import Role
 from fleets.router.policy import ReplicaState, Stage
 from fleets.router.telemetry import Telemetry, now
-from fleets.router.upstream import Collected, LegError, LegFailure, Pool, exchange
+from fleets.router.upstream import LegError, LegFailure, Pool, exchange
 from metrics.domain.types import Route
 
 DEADLINE_S = 2.0
@@ -60,23 +60,23 @@ class Gauges:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _one(self, replica: ReplicaState) -> None:
-        engine_id, answer = replica.engine_id, Collected()
+        engine_id = replica.engine_id
         path = b"/health" if replica.role is Role.PREFILL else b"/metrics"
         request = b"GET %b HTTP/1.1\r\nhost: engine\r\n\r\n" % path
         try:
-            await exchange(self._pool, replica.address, request, answer, first_byte_s=DEADLINE_S, total_s=DEADLINE_S)
+            status, body = await exchange(self._pool, replica.address, request, first_s=DEADLINE_S, total_s=DEADLINE_S)
         except LegError as error:
             replica.answers = False
             replica.kv_use = None
             if error.kind is LegFailure.CONNECT and replica.out_until_s is None:
                 self._stage.failed(replica, error.kind, engine_id)
             return
-        replica.answers = answer.status < 500
+        replica.answers = status < 500
         if not replica.answers:
             return
         if replica.role is not Role.PREFILL:
-            replica.kv_use = kv_use_of(answer.content)
-            self._check_moved(replica, answer.content)
+            replica.kv_use = kv_use_of(body)
+            self._check_moved(replica, body)
         if replica.out_until_s is not None and replica.unreachable:
             replica.out_until_s = time.monotonic()  # it was out because nobody was there; now somebody is
 
@@ -84,11 +84,5 @@ class Gauges:
         recomputed = replica.ledger.read(loaded_of(metrics), now_s=now())
         unit = next((unit for unit in self._stage.units.values() if replica in unit.decodes), None)
         if recomputed and unit is not None:
-            series = self._telemetry.series(
-                unit=unit.spec.unit,
-                prefill_release=unit.spec.prefill_release,
-                decode_release=replica.spec.release,
-                route=Route.REMOTE,
-                probe=False,
-            )
+            series = self._telemetry.series(unit.spec.unit, unit.spec.prefill_release, replica.spec.release, Route.REMOTE, False)
             series.count("kv.recomputed", recomputed)

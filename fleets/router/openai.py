@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -25,19 +24,29 @@ _REMOTE_DECODE = {
 }
 
 
-@dataclass(slots=True)
 class Ask:
-    """A generation request: its parsed body, and the bytes that came."""
+    """A generation request: its parsed body, and the bytes that came. The prompt is rendered when it is looked at."""
 
-    path: str
-    body: bytes
-    fields: dict[str, Any]
-    model: str
-    stream: bool
-    wants_usage: bool  # the client itself asked for the usage chunk of its stream
-    samples: int
-    prompt: bytes  # rendered: what the prefix index hashes
-    exact_tokens: int | None  # known when the client sent token ids
+    __slots__ = ("_prompt", "body", "chat", "exact_tokens", "fields", "model", "samples", "stream", "wants_usage")
+
+    def __init__(self, body: bytes, fields: dict[str, Any], model: str, *, chat: bool) -> None:
+        self.body = body
+        self.fields = fields
+        self.model = model
+        self.chat = chat
+        self.exact_tokens: int | None = None  # known when the client sent token ids
+        self.samples = 1
+        self._prompt: bytes | None = None
+        self.stream = fields.get("stream") is True
+        options = fields.get("stream_options")
+        self.wants_usage = options is not None and isinstance(options, dict) and bool(options.get("include_usage"))  # for the client
+
+    @property
+    def prompt(self) -> bytes:
+        """Rendered: what the prefix index hashes."""
+        if self._prompt is None:
+            self._prompt = _chat_prompt(self.fields) if self.chat else _plain_prompt(self.fields)
+        return self._prompt
 
 
 def parse(path: str, body: bytes) -> Ask:
@@ -51,42 +60,52 @@ def parse(path: str, body: bytes) -> Ask:
     model = fields.get("model")
     if not isinstance(model, str) or not model:
         raise InvalidError("`model` must name a model", code="model_missing")
-    options = fields.get("stream_options")
-    prompt, exact = _chat_prompt(fields) if path == "/v1/chat/completions" else _plain_prompt(fields)
-    samples = max(_positive(fields.get("n")), _positive(fields.get("best_of")))
-    if exact is None and isinstance(fields.get("prompt"), list):
-        samples = max(samples, len(fields["prompt"]))  # a batch of prompts is several sequences too
-    return Ask(
-        path=path,
-        body=body,
-        fields=fields,
-        model=model,
-        stream=fields.get("stream") is True,
-        wants_usage=isinstance(options, dict) and bool(options.get("include_usage")),
-        samples=samples,
-        prompt=prompt,
-        exact_tokens=exact,
-    )
+    chat = path == "/v1/chat/completions"
+    ask = Ask(body, fields, model, chat=chat)
+    if chat:
+        _check_messages(fields.get("messages"))
+    else:
+        _check_prompt(ask, fields.get("prompt"))
+    if "n" in fields or "best_of" in fields:
+        ask.samples = max(ask.samples, _positive(fields.get("n")), _positive(fields.get("best_of")))
+    return ask
+
+
+def _check_messages(messages: object) -> None:
+    if not isinstance(messages, list):
+        raise InvalidError("`messages` must be a list", code="messages_missing")
+    for message in messages:
+        if not isinstance(message, dict):
+            raise InvalidError("each of `messages` must be an object", code="messages_invalid")
+
+
+def _check_prompt(ask: Ask, prompt: object) -> None:
+    if isinstance(prompt, str):
+        return
+    if not isinstance(prompt, list) or not prompt:
+        raise InvalidError("`prompt` must be a text or a list of token ids", code="prompt_missing")
+    if all(type(token) is int and 0 <= token < 2**32 for token in prompt):
+        ask.exact_tokens = len(prompt)
+    elif isinstance(prompt[0], (str, list)):
+        ask.samples = len(prompt)  # a batch of prompts is several sequences too
+    else:
+        raise InvalidError("`prompt` must be a text or a list of token ids", code="prompt_missing")
 
 
 def _positive(value: object) -> int:
     return value if isinstance(value, int) and value > 0 else 1
 
 
-def _chat_prompt(fields: dict[str, Any]) -> tuple[bytes, int | None]:
-    messages = fields.get("messages")
-    if not isinstance(messages, list):
-        raise InvalidError("`messages` must be a list", code="messages_missing")
+def _chat_prompt(fields: dict[str, Any]) -> bytes:
     parts: list[str] = []
-    for message in messages:
-        if not isinstance(message, dict):
-            raise InvalidError("each of `messages` must be an object", code="messages_invalid")
+    for message in fields["messages"]:
         parts.append(str(message.get("role", "")))
-        parts.append(_text(message.get("content")))
+        content = message.get("content")
+        parts.append(content if type(content) is str else _text(content))
         if message.get("tool_calls"):
             parts.append(orjson.dumps(message["tool_calls"]).decode())
     head = orjson.dumps(fields["tools"]) if fields.get("tools") else b""
-    return head + "\n".join(parts).encode("utf-8", "surrogatepass"), None
+    return head + "\n".join(parts).encode("utf-8", "surrogatepass")
 
 
 def _text(content: object) -> str:
@@ -97,16 +116,13 @@ def _text(content: object) -> str:
     return "" if content is None else str(content)
 
 
-def _plain_prompt(fields: dict[str, Any]) -> tuple[bytes, int | None]:
-    prompt = fields.get("prompt")
+def _plain_prompt(fields: dict[str, Any]) -> bytes:
+    prompt = fields["prompt"]
     if isinstance(prompt, str):
-        return prompt.encode("utf-8", "surrogatepass"), None
-    if isinstance(prompt, list) and prompt:
-        if all(type(token) is int and 0 <= token < 2**32 for token in prompt):
-            return array("I", prompt).tobytes(), len(prompt)
-        if isinstance(prompt[0], (str, list)):
-            return "\n".join(part if isinstance(part, str) else str(part) for part in prompt).encode("utf-8", "surrogatepass"), None
-    raise InvalidError("`prompt` must be a text or a list of token ids", code="prompt_missing")
+        return prompt.encode("utf-8", "surrogatepass")
+    if isinstance(prompt[0], (str, list)):
+        return "\n".join(part if isinstance(part, str) else str(part) for part in prompt).encode("utf-8", "surrogatepass")
+    return array("I", prompt).tobytes()
 
 
 def engine_body(ask: Ask, kv_transfer_params: Mapping[str, Any] | None) -> bytes:
@@ -114,33 +130,36 @@ def engine_body(ask: Ask, kv_transfer_params: Mapping[str, Any] | None) -> bytes
 
     A client's own `kv_transfer_params` would let it point an engine at any address, so they are taken out.
     """
-    extra: dict[str, Any] = {}
-    if ask.stream and not ask.wants_usage:
-        extra["stream_options"] = {**(ask.fields.get("stream_options") or {}), "include_usage": True}
-    if kv_transfer_params is not None:
-        extra["kv_transfer_params"] = kv_transfer_params
-    if "kv_transfer_params" in ask.fields or ("stream_options" in extra and "stream_options" in ask.fields):
-        kept = {name: value for name, value in ask.fields.items() if name != "kv_transfer_params"}
-        return orjson.dumps({**kept, **extra})
-    if not extra:
-        return ask.body
-    return ask.body.rstrip()[:-1] + b"," + orjson.dumps(extra)[1:]
+    fields = ask.fields
+    usage = ask.stream and not ask.wants_usage
+    if "kv_transfer_params" in fields or (usage and "stream_options" in fields):
+        kept = {name: value for name, value in fields.items() if name != "kv_transfer_params"}
+        if usage:
+            kept["stream_options"] = {**(fields.get("stream_options") or {}), "include_usage": True}
+        if kv_transfer_params is not None:
+            kept["kv_transfer_params"] = kv_transfer_params
+        return orjson.dumps(kept)
+    if kv_transfer_params is None:
+        return _without_brace(ask.body) + b',"stream_options":{"include_usage":true}}' if usage else ask.body
+    return b'%b%b,"kv_transfer_params":%b}' % (
+        _without_brace(ask.body), b',"stream_options":{"include_usage":true}' if usage else b"", orjson.dumps(kv_transfer_params),
+    )  # fmt: skip
+
+
+def _without_brace(body: bytes) -> bytes:
+    """A JSON object up to its last brace; it is never empty, for it names a model."""
+    return body[:-1] if body.endswith(b"}") else body.rstrip()[:-1]
 
 
 def prefill_body(ask: Ask) -> bytes:
     """The body of a vLLM NIXL prefill leg: one token, not streamed, KV kept for a decode to come."""
-    fields = {name: value for name, value in ask.fields.items() if name not in ("stream_options", "min_tokens")}
-    fields["stream"] = False
-    fields["max_tokens"] = 1
-    if "max_completion_tokens" in fields:
-        fields["max_completion_tokens"] = 1
-    fields["kv_transfer_params"] = _REMOTE_DECODE
-    return orjson.dumps(fields)
+    return _one_token(ask, _REMOTE_DECODE)
 
 
-def release_body(ask: Ask, kv_transfer_params: Mapping[str, Any]) -> bytes:
-    """A decode leg that nobody reads, for a client that left after prefill: it makes decode free the KV."""
-    fields = {name: value for name, value in ask.fields.items() if name not in ("stream_options", "min_tokens")}
+def _one_token(ask: Ask, kv_transfer_params: Mapping[str, Any]) -> bytes:
+    fields = ask.fields.copy()
+    fields.pop("stream_options", None)
+    fields.pop("min_tokens", None)
     fields["stream"] = False
     fields["max_tokens"] = 1
     if "max_completion_tokens" in fields:
@@ -149,8 +168,7 @@ def release_body(ask: Ask, kv_transfer_params: Mapping[str, Any]) -> bytes:
     return orjson.dumps(fields)
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Tokens of one request; `cached` is how many prompt tokens needed no computing, None when the engine does not say."""
 
     prompt: int
@@ -161,14 +179,13 @@ class Usage:
 def usage_of(answer: Mapping[str, Any]) -> Usage | None:
     """The usage of an answer or of a usage chunk."""
     usage = answer.get("usage")
-    if not isinstance(usage, dict):
+    if type(usage) is not dict:
         return None
     details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    cached = details.get("cached_tokens") if type(details) is dict else None
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
     return Usage(
-        prompt=int(usage.get("prompt_tokens") or 0),
-        completion=int(usage.get("completion_tokens") or 0),
-        cached=int(cached) if isinstance(cached, int) else None,
+        prompt if type(prompt) is int else 0, completion if type(completion) is int else 0, cached if type(cached) is int else None
     )
 
 

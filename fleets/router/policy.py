@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from fleets.domain import routing
 from fleets.domain.protocol import ConditionalPolicy, ReplicaReadiness, RouteReplica, RouterTable, RouteUnit, UnitGauge
@@ -17,13 +18,16 @@ from fleets.router.upstream import LegFailure
 EJECT_FIRST_S = 1.0
 EJECT_CAP_S = 30.0
 _AGGREGATED = Decision(False, Reason.AGGREGATED)
+_NONE: frozenset[str] = frozenset()
 
 
 class ReplicaState:
     """One engine: where it is, how busy we keep it, and whether it is out."""
 
     __slots__ = (
+        "address",
         "answers",
+        "draining",
         "engine_id",
         "failures",
         "kv_use",
@@ -40,10 +44,8 @@ class ReplicaState:
     )
 
     def __init__(self, spec: RouteReplica) -> None:
-        self.spec = spec
         self.name = spec.replica
-        self.role = spec.role
-        self.engine_id = spec.engine_id
+        self.take(spec)
         self.running = 0
         self.tokens = 0
         self.kv_use: float | None = None
@@ -59,14 +61,17 @@ class ReplicaState:
         self.answers = True  # to the poller, when last asked
         self.unreachable = False  # it is out because it took no connection
 
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port."""
-        return self.spec.host, self.spec.port
+    def take(self, spec: RouteReplica) -> None:
+        """What the newest table says of it."""
+        self.spec = spec
+        self.role = spec.role
+        self.engine_id = spec.engine_id
+        self.address = (spec.host, spec.port)
+        self.draining = spec.readiness is ReplicaReadiness.DRAINING
 
     def usable(self, now_s: float) -> bool:
         """Whether a new request may go to it. One that was out gets a single request at first."""
-        if self.spec.readiness is ReplicaReadiness.DRAINING:
+        if self.draining:
             return False
         if self.out_until_s is None:
             return True
@@ -81,7 +86,7 @@ class ReplicaState:
 class UnitState:
     """One serving unit, and its prefill queue."""
 
-    __slots__ = ("decodes", "gate", "inflight", "prefills", "spec", "used_seq")
+    __slots__ = ("aggregated", "decodes", "gate", "inflight", "prefills", "spec", "used_seq")
 
     def __init__(self, spec: RouteUnit, gate: Gate) -> None:
         self.spec = spec
@@ -90,16 +95,12 @@ class UnitState:
         self.used_seq = 0
         self.prefills: tuple[ReplicaState, ...] = ()
         self.decodes: tuple[ReplicaState, ...] = ()  # or those that do both
+        self.aggregated = False  # it has no roles
 
     @property
     def load(self) -> float:
         """Requests for each replica that decodes."""
         return self.inflight / max(1, len(self.decodes))
-
-    @property
-    def aggregated(self) -> bool:
-        """The unit has no roles."""
-        return bool(self.decodes) and self.decodes[0].role is Role.AGGREGATED
 
     def gauge(self) -> UnitGauge:
         """For the report."""
@@ -132,27 +133,28 @@ class Choice:
     release: str = ""  # as picked by weight; another than the unit's when that had no usable unit
     fallback: bool = False
     pin: Pin | None = None
+    counted: str = ""  # the release that it counts to as in flight
 
 
-_NONE: frozenset[str] = frozenset()
+class Want(Protocol):
+    """What the choice depends on, of one request."""
 
+    pin: Pin | None
+    avoid: frozenset[str]  # replicas that failed this request already
+    release: str | None  # picked for it already: a second try is not a second request
+    samples: int
+    session_point: float | None  # the session's hash in [0, 1)
 
-@dataclass(slots=True)
-class Want:
-    """What the choice depends on. Made for each request, and so not frozen, which would triple its cost."""
+    @property
+    def blocks(self) -> Blocks:
+        """The prompt's hashes."""
 
-    blocks: Blocks
-    prompt_tokens: int
-    tokens_per_byte: float
-    samples: int = 1
-    session_point: float | None = None  # the session's hash in [0, 1)
-    pin: Pin | None = None
-    avoid: frozenset[str] = _NONE  # replicas that failed this request already
-    release: str | None = None  # picked for it already: a second try is not a second request
+    @property
+    def prompt_tokens(self) -> int:
+        """Of the whole prompt."""
 
-    def tokens(self, held_bytes: int) -> int:
+    def held_tokens(self, held_bytes: int) -> int:
         """Tokens of so many prompt bytes."""
-        return int(held_bytes * self.tokens_per_byte)
 
 
 class Stage:
@@ -179,6 +181,7 @@ class Stage:
         self._shares = routing.ExactShares({})
         self._seq = 0
         self.inflight: dict[str, int] = {}  # by release
+        self.indexed = False
 
     @property
     def weights(self) -> Mapping[str, int]:
@@ -206,10 +209,12 @@ class Stage:
             replicas.update((state.name, state) for state in states)
             unit.prefills = tuple(state for state in states if state.role is Role.PREFILL)
             unit.decodes = tuple(state for state in states if state.role is not Role.PREFILL)
+            unit.aggregated = bool(unit.decodes) and unit.decodes[0].role is Role.AGGREGATED
             units[spec.unit] = unit
         for gone in self.replicas.keys() - replicas.keys():
             self.index.forget(gone)
         self.units, self.replicas = units, replicas
+        self.indexed = len(replicas) > 1  # else nothing depends on who holds what
         self._by_release = {}
         for unit in units.values():
             if unit.spec.routable:
@@ -219,7 +224,7 @@ class Stage:
     def _new_unit(self, spec: RouteUnit) -> UnitState:
         def capacity() -> int:
             now_s = self._clock_s()
-            return self._prefill_inflight * max(1, sum(replica.usable(now_s) for replica in unit.prefills))
+            return self._prefill_inflight * max(1, len(_usable(unit.prefills, _NONE, now_s)))
 
         unit = UnitState(spec, self._make_gate(capacity))
         return unit
@@ -233,8 +238,25 @@ class Stage:
             state.reset()
             state.kv_use = None
             state.ledger = Ledger()
-        state.spec, state.role, state.engine_id = spec, spec.role, spec.engine_id
+        state.take(spec)
         return state
+
+    def enter(self, choice: Choice) -> None:
+        """A request is in flight there; it stays counted to the release that the unit had, whatever tables come."""
+        unit = choice.unit
+        unit.inflight += 1
+        choice.counted = release = unit.spec.release
+        self.inflight[release] = self.inflight.get(release, 0) + 1
+
+    def leave(self, choice: Choice) -> None:
+        """It is over."""
+        choice.unit.inflight -= 1
+        release = choice.counted
+        left = self.inflight[release] - 1
+        if left:
+            self.inflight[release] = left
+        else:
+            del self.inflight[release]
 
     # -- choice --
 
@@ -245,27 +267,36 @@ class Stage:
         release = want.release or self._release(want.session_point)
         if release is None:
             return None
-        unit = self._unit(release, want)
+        now_s = self._clock_s()
+        unit = self._unit(release, want, now_s)
         fallback = unit is None
         if unit is None:
             others = sorted((name for name in self._shares.weights if name != release), key=lambda name: -self._shares.weights[name])
-            unit = next((found for name in others if (found := self._unit(name, want)) is not None), None)
+            unit = next((found for name in others if (found := self._unit(name, want, now_s)) is not None), None)
         if unit is None:
             return None
-        decodes = self._usable(unit.decodes, want.avoid)
-        held = self._held(decodes, want)
-        decode = decodes[0] if len(decodes) == 1 else routing.pick_decode(decodes, held)
-        if decode is None:
-            return None
-        return self._choice(unit, decode, held[decodes.index(decode)], want, release=release, fallback=fallback)
+        decodes = _usable(unit.decodes, want.avoid, now_s)
+        if len(decodes) == 1:
+            decode = decodes[0]
+            held = 0 if unit.aggregated else self._held(decodes, want)[0]
+        else:
+            all_held = self._held(decodes, want)
+            picked = routing.pick_decode(decodes, all_held)
+            if picked is None:
+                return None
+            decode, held = picked, all_held[decodes.index(picked)]
+        return self._choice(unit, decode, held, want, release, fallback, now_s)
 
     def _release(self, session_point: float | None) -> str | None:
         if session_point is None:
             return self._shares.pick()
         return routing.sticky_release(self._shares.weights, session_point)
 
-    def _unit(self, release: str, want: Want) -> UnitState | None:
-        usable = [unit for unit in self._by_release.get(release, ()) if self._usable(unit.decodes, want.avoid)]
+    def _unit(self, release: str, want: Want, now_s: float) -> UnitState | None:
+        units = self._by_release.get(release, ())
+        if len(units) == 1:
+            return units[0] if _usable(units[0].decodes, want.avoid, now_s) else None
+        usable = [unit for unit in units if _usable(unit.decodes, want.avoid, now_s)]
         if len(usable) < 2:
             return usable[0] if usable else None
         held = [max(self._held((*unit.decodes, *unit.prefills), want)) for unit in usable]
@@ -273,31 +304,31 @@ class Stage:
 
     def _held(self, replicas: Sequence[ReplicaState], want: Want) -> list[int]:
         """Tokens of the prompt that each of `replicas` holds."""
-        if not want.blocks.hashes:
+        blocks = want.blocks
+        if not blocks.hashes:
             return [0] * len(replicas)
-        return [want.tokens(size) for size in self.index.held_bytes(want.blocks, [replica.name for replica in replicas])]
+        if len(replicas) == 1:
+            return [want.held_tokens(self.index.held_by(blocks, replicas[0].name))]
+        return [want.held_tokens(size) for size in self.index.held_bytes(blocks, [replica.name for replica in replicas])]
 
-    def _usable(self, replicas: Iterable[ReplicaState], avoid: frozenset[str]) -> list[ReplicaState]:
-        now_s = self._clock_s()
-        usable = [replica for replica in replicas if replica.usable(now_s)]
-        return [replica for replica in usable if replica.name not in avoid] if avoid else usable
-
-    def _choice(self, unit: UnitState, decode: ReplicaState, held_tokens: int, want: Want, *, release: str, fallback: bool) -> Choice:
+    def _choice(
+        self, unit: UnitState, decode: ReplicaState, held_tokens: int, want: Want, release: str, fallback: bool, now_s: float
+    ) -> Choice:
         if unit.aggregated:
             decision = _AGGREGATED
         else:
             decision = routing.decide(
                 self.conditional,
-                prompt_tokens=want.prompt_tokens,
-                held_tokens=held_tokens,
-                prefill_queue=unit.gate.depth,
-                decode_kv_use=decode.kv_use,
-                has_prefill=unit.spec.protocol == "vllm-nixl" and bool(self._usable(unit.prefills, want.avoid)),
+                want.prompt_tokens,
+                held_tokens,
+                unit.gate.depth,
+                decode.kv_use,
+                has_prefill=unit.spec.protocol == "vllm-nixl" and bool(_usable(unit.prefills, want.avoid, now_s)),
                 samples=want.samples,
             )
         self._seq += 1
         unit.used_seq = decode.used_seq = self._seq
-        return Choice(unit, decode, decision, held_tokens, release=release, fallback=fallback)
+        return Choice(unit, decode, decision, held_tokens, release, fallback)
 
     def _pinned(self, want: Want, pin: Pin) -> Choice | None:
         unit = self.units.get(pin.unit)
@@ -314,8 +345,8 @@ class Stage:
         """The prefill replica for a request that has its place: always of the decode replica's own unit."""
         if choice.pin is not None:
             return next((replica for replica in choice.unit.prefills if replica.name == choice.pin.prefill), None)
-        replicas = self._usable(choice.unit.prefills, want.avoid)
-        picked = routing.pick_prefill(replicas, self._held(replicas, want), want.prompt_tokens)
+        replicas = _usable(choice.unit.prefills, want.avoid, self._clock_s())
+        picked = replicas[0] if len(replicas) == 1 else routing.pick_prefill(replicas, self._held(replicas, want), want.prompt_tokens)
         if picked is not None:
             self._seq += 1
             picked.used_seq = self._seq
@@ -348,3 +379,14 @@ class Stage:
                 replica.eject(now_s)
             else:
                 replica.out_until_s = None
+
+
+def _usable(replicas: Sequence[ReplicaState], avoid: frozenset[str], now_s: float) -> Sequence[ReplicaState]:
+    """Those that a new request may go to."""
+    if not avoid:
+        for replica in replicas:
+            if replica.out_until_s is not None or replica.draining:
+                break
+        else:
+            return replicas
+    return [replica for replica in replicas if replica.usable(now_s) and replica.name not in avoid]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 FINE_BYTES = 256
 FINE_BLOCKS = 16
@@ -16,12 +15,14 @@ COARSE_BYTES = 1024
 MAX_BLOCKS = 1040  # about 1 MiB of prompt; what lies behind it no longer changes a decision
 
 
-@dataclass(frozen=True, slots=True)
 class Blocks:
-    """A prompt's chained block hashes, and its whole length."""
+    """A prompt's chained block hashes, and its whole length. Never changed; not frozen, which would triple its cost."""
 
-    hashes: tuple[int, ...]
-    size_bytes: int
+    __slots__ = ("hashes", "size_bytes")
+
+    def __init__(self, hashes: tuple[int, ...], size_bytes: int) -> None:
+        self.hashes = hashes
+        self.size_bytes = size_bytes
 
     def bytes_of(self, count: int) -> int:
         """Bytes that the first `count` blocks cover."""
@@ -68,6 +69,18 @@ class PrefixIndex:
         counts = self._counts(blocks.hashes, wanted & self._live)
         return [blocks.bytes_of(counts.get(self._bits.get(replica, 0), 0)) for replica in replicas]
 
+    def held_by(self, blocks: Blocks, replica: str) -> int:
+        """The same for one replica."""
+        bit = self._bits.get(replica, 0) & self._live
+        if not bit:
+            return 0
+        masks, count = self._masks, 0
+        for block in blocks.hashes:
+            if not masks.get(block, 0) & bit:
+                break
+            count += 1
+        return blocks.bytes_of(count)
+
     def _counts(self, hashes: Sequence[int], alive: int) -> dict[int, int]:
         """Leading blocks held, by replica bit. One walk for all: a replica leaves the mask at its first missing block."""
         counts: dict[int, int] = {}
@@ -84,9 +97,12 @@ class PrefixIndex:
         """The replica now holds this prompt."""
         bit = self._bits.get(replica) or self._new_bit(replica)
         masks = self._masks
+        move_to_end = masks.move_to_end
         for block in blocks.hashes:
-            masks[block] = masks.get(block, 0) | bit
-            masks.move_to_end(block)
+            held = masks.get(block, 0)
+            if not held & bit:
+                masks[block] = held | bit
+            move_to_end(block)
         while len(masks) > self._max_blocks:
             masks.popitem(last=False)
 

@@ -10,11 +10,12 @@ import orjson
 
 from denvweb.core.backoff import Backoff
 from fleets.domain.protocol import ProbeResult, ReplicaReadiness
-from fleets.router.client import Request
+from fleets.router.chunks import content_of
+from fleets.router.heads import Headers, RequestHead
 from fleets.router.openai import engine_message
 from fleets.router.pipeline import Pipeline
 from fleets.router.policy import Pin, Stage, UnitState
-from fleets.router.upstream import Connection, Headers
+from fleets.router.upstream import Connection
 
 AGAIN_S = 5.0  # a unit that passed, and is still to be probed, is probed again after this
 DEADLINE_S = 60.0
@@ -25,6 +26,8 @@ _PROMPT = "denv checks that this unit answers end to end. Count from one to four
 class _Answer:
     """A client in memory."""
 
+    peer = "probe"
+
     def __init__(self) -> None:
         self.status = 0
         self.parts: list[bytes] = []
@@ -32,14 +35,26 @@ class _Answer:
     def respond(self, status: int, body: bytes, headers: Headers) -> None:
         self.status, self.parts = status, [body]
 
-    def begin(self, status: int, headers: Headers) -> None:
-        self.status = status
+    def answer(self, head: bytes, body: bytes) -> None:
+        self.status, self.parts = int(head[9:12]), [body]
+
+    def begin(self, head: bytes) -> None:
+        self.status = int(head[9:12])
 
     def write(self, data: bytes) -> None:
         self.parts.append(data)
 
+    def pass_on(self, data: bytes, *, last: bool) -> None:
+        self.parts.append(content_of(data))
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
     def end(self) -> None:
         """All is there."""
+
+    def close(self) -> None:
+        """There is no connection."""
 
     def feed_from(self, source: Connection | None) -> None:
         """Never slow."""
@@ -103,21 +118,19 @@ class Prober:
             "temperature": 0,
             "stream": True,
         }
-        request = Request(
-            b"POST", b"/v1/chat/completions", [(b"content-type", b"application/json")], orjson.dumps(body), True, True, "probe"
-        )
+        head = RequestHead(b"POST", b"/v1/chat/completions", [(b"content-type", b"application/json")])
         answer = _Answer()
         try:
             async with asyncio.timeout(DEADLINE_S):
-                job = await self._pipeline.serve(request, answer, pin=pin)
+                job = await self._pipeline.serve(head, orjson.dumps(body), answer, pin=pin)
         except TimeoutError:
             return f"no answer within {DEADLINE_S:g} s from {_pair(pin)}"
         content = b"".join(answer.parts)
-        if job is None or answer.status != 200 or job.trace.error:
+        if job is None or answer.status != 200 or job.error:
             return f"{_pair(pin)}: status {answer.status} {job.prefill_failure if job else ''} {engine_message(content)}".strip()
-        if job.trace.kv_recomputed:
+        if job.kv_recomputed:
             return f"{_pair(pin)}: prefill answered without KV to fetch"
-        if job.trace.first_s is None:
+        if job.first_s is None:
             return f"{_pair(pin)}: the answer has no token"
         engines += job.engines
         return ""

@@ -1,125 +1,160 @@
-"""Sinks that hand an engine's answer on to the client: a stream event by event, or an answer in one piece.
+"""An engine's answer on its way to the client: a stream event by event, or an answer in one piece.
 
-On a stream most reads are passed on after a few byte searches. Only what may be the first or the last chunk (an empty text, an
-empty delta, usage, an error, [DONE], KV parameters) is parsed.
+On a stream most reads are passed on as they came, after a few byte searches. Only what may be the first or the last chunk (an empty
+text, an empty delta, usage, an error, [DONE], KV parameters) is parsed.
 """
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
 from fleets.router import openai
+from fleets.router.chunks import content_of, template_of, text_chunks
 from fleets.router.client import Client
+from fleets.router.heads import AnswerHead
 from fleets.router.telemetry import Trace, now
-from fleets.router.upstream import Connection, Headers
+from fleets.router.upstream import Connection, Leg, LegError, Taker
 
 _DONE = b"data: [DONE]"
-# An engine's own framing, its name, and where it is, are no business of the client.
-_HIDDEN = frozenset(
-    {b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"server", b"date", b"location", b"via", b"trailer", b"upgrade"}
-)
+_DONE_CHUNK = b"e\r\ndata: [DONE]\n\n\r\n"
+_LAST_CHUNKS = _DONE_CHUNK + b"0\r\n\r\n"
+_DONE_ENDS = (_DONE_CHUNK, _LAST_CHUNKS)
+TEMPLATES_MAX = 4  # tries to find what is the same in all chunks of a stream
 
 
-def shown(headers: Headers) -> Headers:
-    """An engine's response headers that a client may see."""
-    return [header for header in headers if header[0] not in _HIDDEN]
+class Owner(Protocol):
+    """Whose stream it is."""
+
+    def stream_ended(self) -> None:
+        """All of it came."""
+
+    def failed(self, error: LegError) -> None:
+        """The engine ended it in the middle."""
+
+    def broken(self) -> None:
+        """The router itself failed."""
 
 
 class Relay:
-    """Takes the answer of the leg that answers. A status other than 200 is collected, and left to the caller."""
+    """Takes the stream of the leg that answers, and writes it to the client."""
 
     __slots__ = (
-        "_ask",
-        "_client",
-        "_connection",
-        "_headers",
-        "_parts",
-        "_request_id",
-        "_rest",
-        "_separator",
-        "_trace",
-        "began",
-        "done",
-        "failure",
-        "seen",
-        "status",
-        "streaming",
-    )
+        "_after", "_before", "_client", "_owner", "_rest", "_separator", "_templates", "_trace", "_wants_usage", "done", "failure",
+        "finished", "leg", "seen",
+    )  # fmt: skip
 
-    def __init__(self, client: Client, ask: openai.Ask, trace: Trace, request_id: bytes) -> None:
-        self.began: asyncio.Future[None] | None = None  # ends at the first byte of the body, for one who waits for it
-        self._request_id = request_id
+    def __init__(self, client: Client, trace: Trace, owner: Owner, *, wants_usage: bool) -> None:
         self._client = client
-        self._ask = ask
         self._trace = trace
-        self._connection: Connection | None = None
-        self._headers: Headers = []
-        self._parts: list[bytes] = []
+        self._owner = owner
+        self._wants_usage = wants_usage
         self._rest = b""
         self._separator = b"\n\n"
-        self.status = 0
+        self._before = self._after = b""  # what was around the text of a chunk that was looked at in full
+        self._templates = 0
+        self.leg: Leg | None = None
         self.seen = False  # a byte of the body came
-        self.streaming = False  # the client has had its head: nothing can be tried again
         self.done = False  # [DONE] was there
+        self.finished = False  # the client has the end of it too
         self.failure = ""  # what the engine said was wrong, in the middle of a stream
 
-    def attach(self, connection: Connection) -> None:
-        self._connection = connection
+    def text(self, data: bytes) -> int:
+        """A read of whole chunks is passed on if it differs in its texts alone from what was looked at in full before.
 
-    def head(self, status: int, headers: Headers) -> None:
-        self.status, self._headers = status, headers
-        self._trace.head_s = now()
-        if status == 200 and any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers):
-            self.streaming = True
-            self._client.feed_from(self._connection)
-            self._client.begin(status, self.headers)
+        1: done; -1: done, and it was the end; 0: it has to be looked at.
+        """
+        if not self._before and (self._templates >= TEMPLATES_MAX or self._rest or not self._learn(data)):
+            return 0
+        count, end = text_chunks(data, self._before, self._after)
+        if count and end == len(data):
+            at_s = now()
+            self._client.pass_on(data, last=False)
+            self._trace.token(at_s, count)
+            return 1
+        if count and not self.failure and data[end:] == _LAST_CHUNKS:
+            at_s = now()
+            self.done = self.finished = True
+            self._trace.token(at_s, count)
+            self._client.pass_on(data, last=True)
+            return -1
+        if not count:
+            self._before = b""
+        return 0
 
-    def body(self, data: bytes) -> None:
-        if not self.seen:
+    def _learn(self, data: bytes) -> bool:
+        """Take the first chunk as the model of the others, if it can be nothing but a text."""
+        self._templates += 1
+        template = template_of(data)
+        if template is None or not is_text(b"x".join(template)) or b"[DONE]" in template[1]:
+            return False
+        self._before, self._after = template
+        self.seen = True
+        return True
+
+    def events(self, data: bytes, framed: int) -> None:
+        at_s = now()
+        if framed and not self._rest:
             self.seen = True
-            if self.began is not None and not self.began.done():
-                self.began.set_result(None)
-        if not self.streaming:
-            self._parts.append(data)
+            if is_text(data):
+                events = data.count(b"\n\n")
+                if b"[DONE]" not in data:
+                    if framed > 0:
+                        self._client.pass_on(data, last=False)
+                        self._trace.token(at_s, events)
+                        return
+                elif data.endswith(_DONE_ENDS) and data.count(b"[DONE]") == 1:
+                    self.done = True
+                    self.finished = framed < 0 and not self.failure
+                    if events > 1:
+                        self._trace.token(at_s, events - 1)
+                    self._pass_end(data)
+                    return
+            data = content_of(data)
+        self._content(data, at_s)
+
+    def _pass_end(self, data: bytes) -> None:
+        """Pass on the end of a stream as it came; the last chunk with it when nothing is to be said any more."""
+        if self.finished:
+            self._client.pass_on(data, last=True)
+        else:
+            self._client.write(content_of(data))
+
+    def _content(self, data: bytes, at_s: float) -> None:
+        """A read that is not whole events, or holds more than text."""
+        if not data:
+            self._client.flush()
             return
+        self.seen = True
         if self._rest or not data.endswith(b"\n\n"):
             data = self._whole_events(data)
             if not data:
                 return
-        if (
-            b'""' in data
-            or b'"usage":{' in data
-            or b"{}" in data
-            or b"[DONE]" in data
-            or b'"error"' in data
-            or b'"usage": {' in data
-            or b'"kv_transfer_params":' in data
-        ):
-            data, events = self._inspected(data)
-            if not data:
-                return
-        else:
-            events = data.count(b"\n\n") or 1
-        at_s = now()
+        data, events = self._inspected(data)
+        if not data:
+            return
         self._client.write(data)
         if events:
             self._trace.token(at_s, events)
 
-    @property
-    def content(self) -> bytes:
-        """The collected body of an answer that is no stream."""
-        return b"".join(self._parts)
+    def ended(self) -> None:
+        """The stream's framing is whole."""
+        self._owner.stream_ended()
 
-    @property
-    def headers(self) -> Headers:
-        """What the client may see of the engine's headers."""
-        headers = shown(self._headers)
-        if not any(name == b"x-request-id" for name, _ in headers):
-            headers.append((b"x-request-id", self._request_id))
-        return headers
+    def failed(self, error: LegError) -> None:
+        self._owner.failed(error)
+
+    def broken(self) -> None:
+        """The router itself failed."""
+        self._owner.broken()
+
+    def streamed(self, head: AnswerHead, connection: Connection) -> Taker | None:
+        """It is already."""
+        return self
+
+    def answered(self, head: AnswerHead, body: bytes) -> None:
+        """Never: it takes a stream."""
 
     def finish_stream(self) -> None:
         """The engine's answer is whole: send what has no blank line after it."""
@@ -148,22 +183,26 @@ class Relay:
             if event == _DONE:
                 self.done = True
             elif event.startswith(b"data:"):
-                chunk = openai.json_object(event[5:])
-                if chunk is not None:
-                    shown_event = self._chunk(event, chunk)
-                    if shown_event is None:
+                if is_text(event):
+                    contents += 1
+                elif (chunk := openai.json_object(event[5:])) is not None:
+                    shown = self._chunk(event, chunk)
+                    if shown is None:
                         continue
-                    event = shown_event
+                    event = shown
                     contents += has_content(chunk)
-            kept.append(event + b"\n\n")
-        return b"".join(kept), contents
+            kept.append(event)
+        if not kept:
+            return b"", 0
+        kept.append(b"")
+        return b"\n\n".join(kept), contents
 
     def _chunk(self, event: bytes, chunk: dict[str, Any]) -> bytes | None:
         """The event as the client gets it; None when it is only for us."""
         usage = openai.usage_of(chunk)
         if usage is not None:
             self._trace.usage = usage
-            if not chunk.get("choices") and not self._ask.wants_usage:
+            if not chunk.get("choices") and not self._wants_usage:
                 return None
         problem = failure_of(chunk)
         if problem:
@@ -174,6 +213,21 @@ class Relay:
         if chunk.get("kv_transfer_params"):
             return b"data: " + orjson.dumps({**chunk, "kv_transfer_params": None})
         return event
+
+
+def is_text(event: bytes) -> bool:
+    """Whether events can be nothing but chunks with text: what is false here has to be parsed.
+
+    Each mark is searched for by itself because that is several times faster than one regular expression.
+    """
+    return not (
+        b'""' in event
+        or b'"usage":{' in event
+        or b"{}" in event
+        or b'"error"' in event
+        or b'"usage": {' in event
+        or b'"kv_transfer_params":' in event
+    )
 
 
 def has_content(chunk: dict[str, Any]) -> bool:
@@ -191,8 +245,9 @@ def failure_of(answer: dict[str, Any]) -> str:
     if error:
         message = error.get("message") if isinstance(error, dict) else error
         return openai.without_addresses(str(message or "the engine failed"))
-    if any(choice.get("finish_reason") == "error" for choice in answer.get("choices") or ()):
-        return "the engine ended the request with an error"
+    for choice in answer.get("choices") or ():
+        if choice.get("finish_reason") == "error":
+            return "the engine ended the request with an error"
     return ""
 
 

@@ -20,24 +20,47 @@ from metrics.domain.histogram import Histogram
 from metrics.domain.types import AlarmSpec, Metric, Route, SeriesDelta, SeriesKey
 
 FLUSH_GAPS = 64  # gaps that a stream keeps to itself before they are counted
+FOLD_TIMES = 1024  # times that a series keeps as they are before they go into its histograms
 IDLE_WINDOWS = 600  # a series that counted nothing for so many windows is let go
 
 now = time.perf_counter  # seconds; one clock for all that is measured
 
+_TIMES = (
+    ("ttft", Metric.TTFT), ("queue", Metric.QUEUE), ("prefill", Metric.PREFILL), ("transfer", Metric.KV_TRANSFER),
+    ("first_step", Metric.FIRST_STEP), ("gaps", Metric.ITL), ("e2e", Metric.E2E),
+)  # fmt: skip
+
 
 class Series:
-    """One SeriesKey: what has been counted since the last report, and since the start for /metrics."""
+    """One SeriesKey: what has been counted since the last report, and since the start for /metrics.
 
-    __slots__ = ("_counters", "_histograms", "_idle", "alarms", "key", "total_counters", "total_histograms", "ttft_limit_s")
+    What every request counts has an attribute of its own, and times are kept in lists until there are enough to be worth
+    a look at the logarithm: a request costs a few additions here, and the folding is done in one tight loop.
+    """
+
+    __slots__ = (
+        "_counters", "_histograms", "_idle", "alarms", "e2e", "first_step", "gaps", "key", "prefill", "queue", "remote", "requests",
+        "tokens_cached", "tokens_in", "tokens_out", "tokens_remote", "tokens_uncached", "total_counters", "total_histograms",
+        "transfer", "ttft", "ttft_limit_s",
+    )  # fmt: skip
 
     def __init__(self, key: SeriesKey, alarms: Sequence[AlarmSpec]) -> None:
         self.key = key
+        self.remote = key.route is Route.REMOTE
         self.watch(alarms)
         self._counters: dict[str, int] = {}
         self._histograms: dict[Metric, Histogram] = {}
         self._idle = 0
         self.total_counters: dict[str, int] = {}
         self.total_histograms: dict[Metric, Histogram] = {}
+        self.requests = self.tokens_in = self.tokens_out = self.tokens_cached = self.tokens_uncached = self.tokens_remote = 0
+        self.ttft: list[float] = []
+        self.queue: list[float] = []
+        self.prefill: list[float] = []
+        self.transfer: list[float] = []
+        self.first_step: list[float] = []
+        self.gaps: list[float] = []
+        self.e2e: list[float] = []
 
     def watch(self, alarms: Sequence[AlarmSpec]) -> None:
         """Count against these limits from now on."""
@@ -49,15 +72,30 @@ class Series:
         if by:
             self._counters[name] = self._counters.get(name, 0) + by
 
-    def histogram(self, metric: Metric) -> Histogram:
-        """The histogram of a metric in this window."""
-        held = self._histograms.get(metric)
-        if held is None:
-            held = self._histograms[metric] = Histogram()
-        return held
+    def fold(self) -> None:
+        """Put the kept times into the histograms."""
+        for name, metric in _TIMES:
+            times: list[float] = getattr(self, name)
+            if times:
+                held = self._histograms.get(metric)
+                if held is None:
+                    held = self._histograms[metric] = Histogram()
+                held.record_all(times)
+                times.clear()
+
+    def _gather(self) -> None:
+        self.fold()
+        self.count("requests", self.requests)
+        self.count("tokens.in", self.tokens_in)
+        self.count("tokens.out", self.tokens_out)
+        self.count("tokens.cached", self.tokens_cached)
+        self.count("tokens.uncached", self.tokens_uncached)
+        self.count("tokens.remote", self.tokens_remote)
+        self.requests = self.tokens_in = self.tokens_out = self.tokens_cached = self.tokens_uncached = self.tokens_remote = 0
 
     def take(self) -> SeriesDelta | None:
         """What was counted since the last take; None when nothing was."""
+        self._gather()
         alarms = self.alarms.take()
         if not (self._counters or self._histograms or alarms):
             self._idle += 1
@@ -88,7 +126,7 @@ class Telemetry:
     def __init__(self, stage: str) -> None:
         self._stage = stage
         self._alarms: tuple[AlarmSpec, ...] = ()
-        self._series: dict[tuple[str, str, str, Route, bool], Series] = {}
+        self._series: dict[tuple[str, str, str, str, bool], Series] = {}
         self._leftover: list[SeriesDelta] = []
 
     def set_alarms(self, alarms: Sequence[AlarmSpec]) -> None:
@@ -100,12 +138,13 @@ class Telemetry:
         for series in self._series.values():
             series.watch(self._alarms)
 
-    def series(self, *, unit: str, prefill_release: str, decode_release: str, route: Route, probe: bool) -> Series:
+    def series(self, unit: str, prefill_release: str, decode_release: str, route: Route, probe: bool) -> Series:
         """The series of a key, made when it is new."""
-        parts = (unit, prefill_release, decode_release, route, probe)  # hashes faster than the dataclass
+        parts = (unit, prefill_release, decode_release, route._value_, probe)  # an enum's own hash is a call of Python
         held = self._series.get(parts)
         if held is None:
-            held = self._series[parts] = Series(SeriesKey(self._stage, *parts), self._alarms)
+            key = SeriesKey(self._stage, unit, prefill_release, decode_release, route, probe)
+            held = self._series[parts] = Series(key, self._alarms)
         return held
 
     def all(self) -> Iterable[Series]:
@@ -128,7 +167,7 @@ class Trace:
 
     __slots__ = (
         "_gaps", "_gaps_n", "_gaps_over", "cancelled", "error", "extra", "first_s", "head_s", "kv_failed", "kv_recomputed", "last_s",
-        "prefill_s", "prompt_tokens", "queued_s", "reasons", "sent_s", "series", "start_s", "tokens", "usage",
+        "prefill_s", "queued_s", "reason", "reasons", "sent_s", "series", "start_s", "tokens", "usage",
     )  # fmt: skip
 
     def __init__(self, start_s: float) -> None:
@@ -139,28 +178,41 @@ class Trace:
         self.head_s: float | None = None  # its head came
         self.first_s: float | None = None  # its first token went to the client
         self.last_s = 0.0  # its latest one did
-        self._gaps: list[float] = []
+        self._gaps: list[float] | None = None
         self._gaps_n = 0
-        self._gaps_over: dict[str, int] = {}
+        self._gaps_over: dict[str, int] | None = None
         self.series: Series | None = None
         self.error = ""  # the class, for `errors.<class>`
         self.cancelled = False
-        self.reasons: list[str] = []
+        self.reason = ""  # why it was computed the way it was
+        self.reasons: list[str] | None = None  # and what else is to be counted so
         self.usage: Usage | None = None
-        self.prompt_tokens = 0  # estimated, until the usage is there
         self.tokens = 0  # events with content, for an engine that tells no usage
         self.kv_failed = False
         self.kv_recomputed = False
-        self.extra: dict[str, int] = {}
+        self.extra: dict[str, int] | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt as they are estimated without an engine's word."""
+        return 0
+
+    def also(self, name: str, by: int = 1) -> None:
+        """Count something rare with this request."""
+        if self.extra is None:
+            self.extra = {}
+        self.extra[name] = self.extra.get(name, 0) + by
 
     def token(self, at_s: float, events: int) -> None:
         """Content went to the client."""
         self.tokens += events
-        if self.first_s is None:
+        gaps = self._gaps
+        if gaps is None:
             self.first_s = at_s
+            self._gaps = []
         else:
-            self._gaps.append(at_s - self.last_s)
-            if len(self._gaps) >= FLUSH_GAPS:
+            gaps.append(at_s - self.last_s)
+            if len(gaps) >= FLUSH_GAPS:
                 self.flush()
         self.last_s = at_s
 
@@ -170,88 +222,99 @@ class Trace:
 
     def flush(self) -> None:
         """Count the gaps so far: a long stream shows in the window that it runs in."""
-        series = self.series
-        if series is None or not self._gaps:
+        series, gaps = self.series, self._gaps
+        if series is None or not gaps:
             return
-        record = series.histogram(Metric.ITL).record
-        for gap_s in self._gaps:
-            record(gap_s)
-        self._gaps_n += len(self._gaps)
-        for name, limit_s in series.alarms.gap_limits:
-            over = sum(gap_s > limit_s for gap_s in self._gaps)
-            if over:
-                self._gaps_over[name] = self._gaps_over.get(name, 0) + over
-        self._gaps.clear()
+        series.gaps += gaps
+        if len(series.gaps) >= FOLD_TIMES:
+            series.fold()
+        self._gaps_n += len(gaps)
+        limits = series.alarms.gap_limits
+        if limits:
+            longest_s = max(gaps)
+            for name, limit_s in limits:
+                if longest_s > limit_s:
+                    if self._gaps_over is None:
+                        self._gaps_over = {}
+                    self._gaps_over[name] = self._gaps_over.get(name, 0) + sum(gap_s > limit_s for gap_s in gaps)
+        gaps.clear()
 
     def finish(self, end_s: float) -> None:
         """Count the request in its series."""
         series = self.series
         if series is None:
             return
-        self.flush()
-        series.count("requests")
-        for reason in self.reasons:
-            series.count(f"reason.{reason}")
-        for name, by in self.extra.items():
+        if self._gaps:
+            self.flush()
+        series.requests += 1
+        if self.reason:
+            series.count("reason." + self.reason)
+        if self.reasons or self.extra or self.error or self.cancelled:
+            self._count_rare(series)
+        self._count_tokens(series)
+        self._record_times(series, end_s)
+
+    def _count_rare(self, series: Series) -> None:
+        for reason in self.reasons or ():
+            series.count("reason." + reason)
+        for name, by in (self.extra or {}).items():
             series.count(name, by)
         if self.error:
             series.count("errors")
             series.count(f"errors.{self.error}")
         if self.cancelled:
             series.count("cancelled")
-        self._count_tokens(series)
-        self._record_times(series, end_s)
 
     def _count_tokens(self, series: Series) -> None:
         usage = self.usage
-        if usage is None and self.first_s is None:
+        if usage is not None:
+            prompt = usage.prompt
+            cached = min(prompt, usage.cached) if usage.cached else 0
+            series.tokens_out += usage.completion
+        elif self.first_s is not None:
+            prompt, cached = self.prompt_tokens, 0  # as estimated
+            series.tokens_out += self.tokens
+        else:
             return  # no engine computed an answer
-        prompt = usage.prompt if usage else self.prompt_tokens
-        cached = min(prompt, usage.cached or 0) if usage else 0
-        series.count("tokens.in", prompt)
-        series.count("tokens.out", usage.completion if usage else self.tokens)
-        series.count("tokens.cached", cached)
-        series.count("tokens.uncached", prompt - cached)
-        if series.key.route is Route.REMOTE and not (self.kv_failed or self.kv_recomputed):
-            series.count("tokens.remote", prompt)
-        series.count("kv.failed", int(self.kv_failed))
-        series.count("kv.recomputed", int(self.kv_recomputed))
+        series.tokens_in += prompt
+        series.tokens_cached += cached
+        series.tokens_uncached += prompt - cached
+        if self.kv_failed or self.kv_recomputed:
+            series.count("kv.failed", int(self.kv_failed))
+            series.count("kv.recomputed", int(self.kv_recomputed))
+        elif series.remote:
+            series.tokens_remote += prompt
 
     def _record_times(self, series: Series, end_s: float) -> None:
-        phases = self._phases(series.key.route)
-        for metric, value_s in phases.items():
-            series.histogram(metric).record(value_s)
+        start_s, first_s, queued_s = self.start_s, self.first_s, self.queued_s
+        ttft_s = queue_s = transfer_s = None
+        if queued_s is not None:
+            queue_s = queued_s - start_s
+            series.queue.append(queue_s)
+        if first_s is not None:
+            ttft_s = first_s - start_s
+            series.ttft.append(ttft_s)
+            transfer_s = self._record_phases(series, first_s)
         whole = not self.error and not self.cancelled
-        e2e_s = end_s - self.start_s
+        e2e_s = end_s - start_s
         if whole:
-            series.histogram(Metric.E2E).record(e2e_s)
-        ttft_s = phases.get(Metric.TTFT)
-        if ttft_s is None and not whole and series.ttft_limit_s is not None and e2e_s > series.ttft_limit_s:
+            series.e2e.append(e2e_s)
+            if len(series.e2e) >= FOLD_TIMES:
+                series.fold()
+        elif ttft_s is None and series.ttft_limit_s is not None and e2e_s > series.ttft_limit_s:
             ttft_s = e2e_s  # it ended without a token, but was over the limit already; a shorter wait would say nothing
         series.alarms.request(
-            ttft_s=ttft_s,
-            queue_s=phases.get(Metric.QUEUE),
-            kv_transfer_s=phases.get(Metric.KV_TRANSFER),
-            e2e_s=e2e_s if whole else None,
-            gaps_over=self._gaps_over,
-            gaps_n=self._gaps_n,
-            error=bool(self.error),
-        )
+            ttft_s, queue_s, transfer_s, e2e_s if whole else None, self._gaps_over, self._gaps_n, bool(self.error)
+        )  # fmt: skip
 
-    def _phases(self, route: Route) -> dict[Metric, float]:
-        """TTFT and its parts, which add up to it exactly. A failed prefill that was then done locally counts as prefill."""
-        first_s, queued_s, sent_s = self.first_s, self.queued_s, self.sent_s
-        phases: dict[Metric, float] = {}
-        if queued_s is not None:
-            phases[Metric.QUEUE] = queued_s - self.start_s
-        if first_s is None:
-            return phases
-        phases[Metric.TTFT] = first_s - self.start_s
-        head_s, prefill_s = self.head_s, self.prefill_s
-        if route is Route.REMOTE and prefill_s is not None and queued_s is not None and head_s is not None:
-            phases[Metric.PREFILL] = prefill_s - queued_s
-            phases[Metric.KV_TRANSFER] = head_s - prefill_s
-            phases[Metric.FIRST_STEP] = max(0.0, first_s - head_s)
-        elif sent_s is not None:
-            phases[Metric.PREFILL] = first_s - (queued_s if queued_s is not None else self.start_s)
-        return phases
+    def _record_phases(self, series: Series, first_s: float) -> float | None:
+        """The parts of TTFT, which add up to it exactly; returns the KV transfer. A failed prefill done locally counts as prefill."""
+        head_s, prefill_s, queued_s = self.head_s, self.prefill_s, self.queued_s
+        if series.remote and prefill_s is not None and queued_s is not None and head_s is not None:
+            series.prefill.append(prefill_s - queued_s)
+            series.transfer.append(head_s - prefill_s)
+            series.first_step.append(max(0.0, first_s - head_s))
+            return head_s - prefill_s
+        if self.sent_s is not None:
+            series.prefill.append(first_s - (queued_s if queued_s is not None else self.start_s))
+        return None

@@ -1,19 +1,29 @@
-"""Connections to engines: a hand-made HTTP/1.1 client on asyncio.Protocol, pooled by address, with deadlines for each leg."""
+"""Connections to engines: a hand-made HTTP/1.1 client on asyncio.Protocol, pooled by address, with deadlines for each leg.
+
+No task or future is made for a leg on a kept connection: who wants the answer is called from the read that brings it. Deadlines are
+looked at together a few times a second, because nearly every leg ends long before its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol, cast
 
-import httptools
+from fleets.router.chunks import ChunkError, Unchunker, whole_chunks
+from fleets.router.heads import AnswerHead, AnswerHeads, HeadError
+from fleets.router.telemetry import now
+
+log = logging.getLogger("fleets.router.upstream")
 
 Address = tuple[str, int]
-Headers = list[tuple[bytes, bytes]]
 
 IDLE_MAX = 256  # kept connections for each address
 STALE_WITHIN_S = 0.5  # a kept connection that ends sooner than this after a request was ending already
+TICK_S = 0.05  # between two looks at the deadlines
 
 
 class LegFailure(StrEnum):
@@ -33,80 +43,80 @@ class LegError(Exception):
         self.started = started
 
 
-class Sink(Protocol):
-    """Who takes an answer. `body` is called once for each read with all that came in it."""
+class Leg(Protocol):
+    """What can be hung up."""
 
-    def attach(self, connection: Connection) -> None:
-        """The connection that the answer comes from, for back-pressure."""
+    def hang_up(self) -> None:
+        """End it; the engine sees it and stops computing. Nobody is told."""
 
-    def head(self, status: int, headers: Headers) -> None:
-        """Status and headers are there."""
-
-    def body(self, data: bytes) -> None:
-        """Bytes of the body, without their chunk framing."""
+    def hand_to(self, taker: Taker) -> None:
+        """Another one takes the answer from here on."""
 
 
-class Collected:
-    """A sink that keeps a whole answer."""
+class Taker(Protocol):
+    """Who takes an answer. Exactly one of `answered`, `ended` and `failed` is called, last."""
 
-    __slots__ = ("headers", "parts", "status")
+    leg: Leg | None  # set by the pool: what to hang up
 
-    def __init__(self) -> None:
-        self.status = 0
-        self.headers: Headers = []
-        self.parts: list[bytes] = []
+    def streamed(self, head: AnswerHead, connection: Connection) -> Taker | None:
+        """The answer is an event stream: who takes it read by read; None takes it when it is whole."""
 
-    def attach(self, connection: Connection) -> None:
-        """Nothing to slow down: the whole answer is wanted."""
+    def text(self, data: bytes) -> int:
+        """A read of chunks of a stream that may be nothing but more text: 1 took it, -1 took it as the end, 0 did not take it."""
 
-    def head(self, status: int, headers: Headers) -> None:
-        self.status, self.headers = status, headers
+    def events(self, data: bytes, framed: int) -> None:
+        """A read of the stream; empty when the head came alone.
 
-    def body(self, data: bytes) -> None:
-        self.parts.append(data)
+        `framed`: `data` is whole chunks that end with events, with the last chunk of all when it is negative; 0: `data` is content.
+        """
 
-    @property
-    def content(self) -> bytes:
-        """The whole body."""
-        return b"".join(self.parts)
+    def ended(self) -> None:
+        """The stream's framing is whole."""
+
+    def answered(self, head: AnswerHead, body: bytes) -> None:
+        """A whole answer."""
+
+    def failed(self, error: LegError) -> None:
+        """There will be none."""
 
 
 class Connection(asyncio.Protocol):
     """One connection to an engine; one request at a time."""
 
     __slots__ = (
-        "_complete", "_headers",
-        "_keep", "_loop", "_parser", "_parts", "_pool", "_seen", "_sink", "_timer", "_total_at", "_transport",
-        "_until_close", "_waiter", "address", "started",
+        "_body", "_data", "_first_at", "_have", "_head", "_heads", "_kept", "_length", "_pool", "_seen", "_sent_s", "_stream",
+        "_taker", "_total_at", "_transport", "_unchunker", "address", "started",
     )  # fmt: skip
 
     def __init__(self, pool: Pool, address: Address) -> None:
         self._pool = pool
+        self._heads = pool.heads
         self.address = address
-        self._loop = asyncio.get_running_loop()
-        self._parser = httptools.HttpResponseParser(self)
-        self._sink: Sink | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._total_at = 0.0
-        self._parts: list[bytes] = []
-        self._headers: Headers = []
-        self._complete = False
-        self._until_close = False
-        self._keep = False
+        self._taker: Taker | None = None
+        self._data = b""  # the request, for as long as it may have to be sent again
+        self._head: AnswerHead | None = None
+        self._body: list[bytes] = []  # of an answer that is taken when it is whole; before the head is there: what came of it
+        self._have = 0
+        self._length: int | None = None
+        self._unchunker: Unchunker | None = None  # in the middle of a chunk
+        self._stream = False
         self._seen = False  # a byte of the body came
+        self._kept = False
+        self._first_at = self._total_at = self._sent_s = 0.0
         self.started = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         set_nodelay(self._transport)
 
-    def send(self, data: bytes, sink: Sink, waiter: asyncio.Future[None], *, first_byte_s: float, total_s: float) -> None:
-        """Send a request; `waiter` ends when the answer is whole, or with LegError."""
-        self._sink, self._waiter, self.started, self._complete, self._seen = sink, waiter, False, False, False
-        self._total_at = self._loop.time() + total_s
-        self._timer = self._loop.call_later(min(first_byte_s, total_s), self._expire)
-        sink.attach(self)
+    def send(self, data: bytes, taker: Taker, *, kept: bool, sent_s: float, first_s: float, total_s: float) -> None:
+        """Send a request. Deadlines count from `sent_s`."""
+        taker.leg = self
+        self._taker, self._data, self._kept, self.started = taker, data, kept, False
+        self._sent_s = sent_s
+        self._total_at = sent_s + total_s
+        self._first_at = sent_s + first_s if first_s < total_s else self._total_at
+        self._pool.watch(self)
         self._transport.write(data)
 
     @property
@@ -116,7 +126,7 @@ class Connection(asyncio.Protocol):
 
     def pause(self) -> None:
         """The client is slow: read no more from the engine."""
-        if not self._transport.is_closing():
+        if self._taker is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume(self) -> None:
@@ -124,122 +134,269 @@ class Connection(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def hang_up(self, waiter: asyncio.Future[None]) -> None:
-        """End the request of `waiter` in the middle; the engine sees it and stops computing.
-
-        When its answer became whole in the same instant, the connection is another's by now, and stays.
-        """
-        if self._waiter is waiter:
-            self.abort()
-
-    def abort(self) -> None:
-        """End the connection at once."""
-        self._settle(None)
+    def hang_up(self) -> None:
+        """End the request in the middle; the engine sees it and stops computing."""
+        self._settle()
         self._transport.abort()
 
-    # -- httptools callbacks --
-
-    def on_message_begin(self) -> None:
-        self._headers = []
-        self._until_close = True
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        name = name.lower()
-        if name in (b"content-length", b"transfer-encoding"):
-            self._until_close = False
-        self._headers.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
-        if status >= 200 and self._sink is not None:
-            self._sink.head(status, self._headers)
-
-    def on_body(self, body: bytes) -> None:
-        self._parts.append(body)
-
-    def on_message_complete(self) -> None:
-        if self._parser.get_status_code() >= 200:
-            self._complete = True
-            self._keep = self._parser.should_keep_alive() and not self._until_close
+    def hand_to(self, taker: Taker) -> None:
+        """Another one takes the answer from here on."""
+        if self._taker is not None:
+            self._taker.leg = None
+        self._taker = taker
+        taker.leg = self
 
     # -- asyncio.Protocol --
 
     def data_received(self, data: bytes) -> None:
-        sink = self._sink
-        if sink is None:  # bytes that nobody asked for
+        taker = self._taker
+        if taker is None:  # bytes that nobody asked for
             self._transport.abort()
             return
-        self.started = True
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError:
+            if self._stream:
+                self._more(taker, data)
+            elif self._head is None:
+                self._begin(taker, data)
+            else:
+                self._collect(taker, data)
+        except (HeadError, ChunkError):
             self._fail(LegFailure.CUT, "the engine's answer is not HTTP")
+        except Exception as error:  # whatever it was, the client must not wait for ever
+            log.exception("a request failed in the router itself")
+            self._settle()
+            self._transport.abort()
+            self._pool.broken(taker, error)
+
+    def _begin(self, taker: Taker, data: bytes) -> None:
+        self.started = True
+        if self._body:
+            data, self._body = self._body[0] + data, []
+        while True:
+            head = self._heads.find(data)
+            if head is None:
+                self._body = [data] if data else []
+                return
+            if head.status >= 200:
+                break
+            data = data[self._heads.start :]  # 1xx: the answer proper follows
+        heads = self._heads
+        length = heads.length
+        if length is not None and not head.stream and len(data) - heads.start == length:  # all in one read
+            body = data[heads.start :]
+            self._finish(head.keep)
+            taker.answered(head, body)
             return
-        if self._parts:
-            parts, self._parts = self._parts, []
+        self._head, self._data, self._length, self._have = head, b"", length, 0
+        rest = data[heads.start :]
+        stream = taker.streamed(head, self) if head.stream else None
+        if self._taker is not taker:
+            return
+        if stream is not None:
+            self._stream = True
+            self.hand_to(stream)
+            if rest or length == 0:
+                self._more(stream, rest)
+            else:
+                stream.events(b"", 0)
+        else:
+            self._collect(taker, rest)
+
+    def _more(self, taker: Taker, data: bytes) -> None:
+        """A read of a stream."""
+        head = self._head
+        if head is None:
+            return
+        self._seen = True
+        if head.chunked:
+            if self._unchunker is None and self._whole(taker, data, head.keep):
+                return
+            unchunker = self._unchunker
+            if unchunker is None:
+                unchunker = self._unchunker = Unchunker()
+            content, done = unchunker.feed(data), unchunker.done
+            if unchunker.between:
+                self._unchunker = None
+            surplus = bool(unchunker.rest)
+        else:
+            content, done, surplus = self._counted(data)
+        if done:
+            self._finish(head.keep and not surplus)
+        if content:
+            taker.events(content, 0)
+        if done:
+            taker.ended()
+
+    def _whole(self, taker: Taker, data: bytes, keep: bool) -> bool:
+        """Hand on a read that is whole chunks without looking into each; False when it is not."""
+        taken = taker.text(data)
+        if not taken:
+            taken = whole_chunks(data)
+            if not taken:
+                return False
+            if taken < 0:
+                self._finish(keep)
+            taker.events(data, taken)
+        elif taken < 0:
+            self._finish(keep)
+        if taken < 0:
+            taker.ended()
+        return True
+
+    def _counted(self, data: bytes) -> tuple[bytes, bool, bool]:
+        """What of `data` belongs to a body that is not chunked; whether it is whole, and more came than that."""
+        if self._length is None:
+            return data, False, False
+        left = self._length - self._have
+        self._have += min(left, len(data))
+        return data[:left] if len(data) > left else data, len(data) >= left, len(data) > left
+
+    def _collect(self, taker: Taker, data: bytes) -> None:
+        """A read of an answer that is taken when it is whole."""
+        head = self._head
+        if head is None:
+            return
+        if head.chunked:
+            if self._unchunker is None:
+                self._unchunker = Unchunker()
+            content, done = self._unchunker.feed(data), self._unchunker.done
+            surplus = bool(self._unchunker.rest)
+        else:
+            content, done, surplus = self._counted(data)
+        if content:
             self._seen = True
-            sink.body(parts[0] if len(parts) == 1 else b"".join(parts))
-        if self._complete:
-            self._finish()
+            self._body.append(content)
+        if done:
+            body = b"".join(self._body)
+            self._finish(head.keep and not surplus)
+            taker.answered(head, body)
 
     def eof_received(self) -> bool:
-        if self._until_close and self._sink is not None and self.started:
-            self._keep = False
-            self._finish()
+        head, taker = self._head, self._taker
+        if head is not None and taker is not None and not head.chunked and self._length is None:
+            body, stream = b"".join(self._body), self._stream
+            self._finish(False)
+            if stream:
+                taker.ended()
+            else:
+                taker.answered(head, body)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pool.drop(self)
         self._fail(LegFailure.CUT, "the engine closed the connection")
 
-    def _expire(self) -> None:
-        if self._seen and self._loop.time() < self._total_at - 0.001:
-            # The first byte came in time, and from there on only the total counts. Looked at here, and not when it came,
-            # because most answers end before any deadline: one timer each is enough.
-            self._timer = self._loop.call_at(self._total_at, self._expire)
-            return
+    def late(self, now_s: float) -> bool:
+        """Whether a deadline has passed: until the first byte of the body the first one, then only the total."""
+        return now_s >= (self._total_at if self._seen else self._first_at)
+
+    def expire(self) -> None:
+        """A deadline has passed."""
         self._fail(LegFailure.TIMEOUT, "the engine did not answer in time")
 
-    def _finish(self) -> None:
-        waiter = self._settle(None)
-        if self._keep and not self._transport.is_closing():
-            self._transport.resume_reading()
+    def _finish(self, keep: bool) -> None:
+        """The answer is whole."""
+        self._settle()
+        if keep and not self._transport.is_closing():
             self._pool.keep(self)
         else:
             self._transport.close()
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
 
     def _fail(self, kind: LegFailure, detail: str) -> None:
-        waiter = self._settle(None)
+        taker = self._taker
+        if taker is None:
+            self._transport.abort()
+            return
+        data, again = self._data, self._kept and not self.started and kind is LegFailure.CUT
+        sent_s, first_s, total_s = self._sent_s, self._first_at - self._sent_s, self._total_at - self._sent_s
+        self._settle()
         self._transport.abort()
-        if waiter is not None and not waiter.done():
-            waiter.set_exception(LegError(kind, detail, started=self.started))
+        if again and now() - sent_s < STALE_WITHIN_S:  # the engine was closing it when we wrote: that says nothing about it
+            self._pool.dial(self.address, data, taker, first_s=first_s, total_s=total_s)
+        else:
+            taker.leg = None
+            self._pool.tell(taker, LegError(kind, detail, started=self.started))
 
-    def _settle(self, sink: Sink | None) -> asyncio.Future[None] | None:
-        """Let go of the request; returns who waits for it."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        waiter, self._waiter, self._sink = self._waiter, None, sink
-        return waiter
+    def _settle(self) -> None:
+        """Let go of the request."""
+        if self._taker is not None:
+            self._taker.leg = None
+            self._taker = None
+            self._pool.unwatch(self)
+        self._head = self._unchunker = None
+        self._data = b""
+        self._stream = self._seen = False
+        self._have = 0
+        if self._body:
+            self._body = []
+
+
+class Dial:
+    """A connection being made for a leg."""
+
+    def __init__(self, pool: Pool, address: Address, data: bytes, taker: Taker, *, first_s: float, total_s: float) -> None:
+        self._pool = pool
+        self._taker: Taker | None = taker
+        self._data = data
+        self._first_s, self._total_s = first_s, total_s
+        taker.leg = self
+        self._task = asyncio.ensure_future(pool.connect(address))
+        self._task.add_done_callback(self._made)
+
+    def hang_up(self) -> None:
+        """Nobody wants it any more."""
+        self._taker = None
+        self._task.cancel()
+
+    def hand_to(self, taker: Taker) -> None:
+        """Another one takes the answer from here on."""
+        if self._taker is not None:
+            self._taker.leg = None
+        self._taker = taker
+        taker.leg = self
+
+    def _made(self, task: asyncio.Task[Connection]) -> None:
+        taker, self._taker = self._taker, None
+        if task.cancelled():
+            if taker is not None:
+                taker.leg = None
+                self._pool.tell(taker, LegError(LegFailure.CONNECT, "the router stops"))
+            return
+        error = task.exception()
+        if error is None:
+            if taker is None:
+                self._pool.keep(task.result())
+            else:
+                task.result().send(self._data, taker, kept=False, sent_s=now(), first_s=self._first_s, total_s=self._total_s)
+        elif taker is not None:
+            taker.leg = None
+            self._pool.tell(taker, error if isinstance(error, LegError) else LegError(LegFailure.CONNECT, "the engine takes no connection"))
 
 
 class Pool:
-    """Idle connections by address."""
+    """Idle connections by address, and the deadlines of the busy ones."""
 
-    def __init__(self, *, connect_deadline_s: float) -> None:
+    def __init__(self, *, connect_deadline_s: float, unforeseen: Callable[[BaseException], None] | None = None) -> None:
         self._connect_deadline_s = connect_deadline_s
+        self._unforeseen = unforeseen
         self._idle: dict[Address, list[Connection]] = {}
+        self._busy: set[Connection] = set()
+        self._ticking = False
+        self.heads = AnswerHeads()
 
-    def idle(self, address: Address) -> Connection | None:
-        """A kept connection: the one used last, which the engine is least likely to be closing."""
+    def send(self, address: Address, data: bytes, taker: Taker, *, sent_s: float, first_s: float, total_s: float) -> None:
+        """Send a leg on a kept connection, the one used last, which the engine is least likely to be closing; else on a new one."""
         kept = self._idle.get(address)
         while kept:
             connection = kept.pop()
             if connection.usable:
-                return connection
-        return None
+                connection.send(data, taker, kept=True, sent_s=sent_s, first_s=first_s, total_s=total_s)
+                return
+        self.dial(address, data, taker, first_s=first_s, total_s=total_s)
+
+    def dial(self, address: Address, data: bytes, taker: Taker, *, first_s: float, total_s: float) -> None:
+        """Send a leg on a new connection."""
+        Dial(self, address, data, taker, first_s=first_s, total_s=total_s)
 
     async def connect(self, address: Address) -> Connection:
         """A new connection; LegError when the engine takes none in time."""
@@ -255,53 +412,112 @@ class Pool:
 
     def keep(self, connection: Connection) -> None:
         """Take a connection back after a whole answer."""
-        kept = self._idle.setdefault(connection.address, [])
+        kept = self._idle.get(connection.address)
+        if kept is None:
+            kept = self._idle[connection.address] = []
         if len(kept) < IDLE_MAX:
             kept.append(connection)
         else:
-            connection.abort()
+            connection.hang_up()
 
     def drop(self, connection: Connection) -> None:
         """A connection ended."""
         kept = self._idle.get(connection.address)
         if kept and connection in kept:
             kept.remove(connection)
+            if not kept:
+                del self._idle[connection.address]
+
+    def watch(self, connection: Connection) -> None:
+        """Mind its deadlines."""
+        self._busy.add(connection)
+        if not self._ticking:
+            self._ticking = True
+            asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def unwatch(self, connection: Connection) -> None:
+        """It has an answer, or none any more."""
+        self._busy.discard(connection)
+
+    def _tick(self) -> None:
+        now_s = now()
+        for connection in [connection for connection in self._busy if connection.late(now_s)]:
+            connection.expire()
+        self._ticking = bool(self._busy)
+        if self._ticking:
+            asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def tell(self, taker: Taker, error: LegError) -> None:
+        """Say that a leg failed."""
+        try:
+            taker.failed(error)
+        except Exception as unforeseen:  # a callback of the loop: nobody above could do more than log it
+            log.exception("a request failed in the router itself")
+            self.broken(taker, unforeseen)
+
+    def broken(self, taker: Taker, error: BaseException) -> None:
+        """The taker itself failed: its client must not wait for ever."""
+        if self._unforeseen is not None:
+            self._unforeseen(error)
+        broken = getattr(taker, "broken", None)
+        if broken is not None:
+            broken()
+
+    @property
+    def open(self) -> int:
+        """Connections, idle and busy."""
+        return len(self._busy) + sum(len(kept) for kept in self._idle.values())
 
     def close(self) -> None:
-        """End all idle connections."""
-        for kept in self._idle.values():
-            for connection in list(kept):
-                connection.abort()
+        """End all connections."""
+        for connection in [*self._busy, *(connection for kept in self._idle.values() for connection in kept)]:
+            connection.hang_up()
         self._idle.clear()
 
 
-async def exchange(pool: Pool, address: Address, data: bytes, sink: Sink, *, first_byte_s: float, total_s: float) -> None:
-    """One leg: send `data`, feed the answer to `sink`, return when it is whole. Cancelling it hangs up.
+class Exchange:
+    """A leg that a coroutine waits for; for what is not on the path of requests."""
 
-    A kept connection that ends without a byte was being closed by the engine when we wrote: that is tried once more on a new one.
-    """
-    kept = pool.idle(address)
-    if kept is not None:
-        clock_s = asyncio.get_running_loop().time
-        sent_s = clock_s()
+    def __init__(self) -> None:
+        self.leg: Leg | None = None
+        self._done: asyncio.Future[tuple[AnswerHead, bytes]] = asyncio.get_running_loop().create_future()
+
+    def streamed(self, head: AnswerHead, connection: Connection) -> Taker | None:
+        return None
+
+    def text(self, data: bytes) -> int:
+        """Never: it takes answers whole."""
+        return 0
+
+    def events(self, data: bytes, framed: int) -> None:
+        """Never: it takes answers whole."""
+
+    def ended(self) -> None:
+        """Never: it takes answers whole."""
+
+    def answered(self, head: AnswerHead, body: bytes) -> None:
+        if not self._done.done():
+            self._done.set_result((head, body))
+
+    def failed(self, error: LegError) -> None:
+        if not self._done.done():
+            self._done.set_exception(error)
+
+    async def wait(self) -> tuple[AnswerHead, bytes]:
+        """The answer; raises LegError. Cancelling it hangs up."""
         try:
-            await _once(kept, data, sink, first_byte_s, total_s)
-        except LegError as error:
-            if error.kind is not LegFailure.CUT or error.started or clock_s() - sent_s > STALE_WITHIN_S:
-                raise
-        else:
-            return
-    await _once(await pool.connect(address), data, sink, first_byte_s, total_s)
+            return await self._done
+        finally:
+            if self.leg is not None:
+                self.leg.hang_up()
 
 
-async def _once(connection: Connection, data: bytes, sink: Sink, first_byte_s: float, total_s: float) -> None:
-    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    connection.send(data, sink, waiter, first_byte_s=first_byte_s, total_s=total_s)
-    try:
-        await waiter
-    except asyncio.CancelledError:
-        connection.hang_up(waiter)
-        raise
+async def exchange(pool: Pool, address: Address, data: bytes, *, first_s: float, total_s: float) -> tuple[int, bytes]:
+    """Send `data`; the status and the body of the answer. Raises LegError; cancelling it hangs up."""
+    taker = Exchange()
+    pool.send(address, data, taker, sent_s=now(), first_s=first_s, total_s=total_s)
+    head, body = await taker.wait()
+    return head.status, body
 
 
 def set_nodelay(transport: asyncio.Transport) -> None:

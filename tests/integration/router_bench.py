@@ -174,6 +174,8 @@ async def router(
     """An app that serves; without a control plane unless one is given."""
     settings = {"report_every_s": 3600.0, "gauge_every_s": 3600.0, "drain_deadline_s": 0.1, **config}
     app = App(Config(stage=STAGE, port=0, control=control, state_dir=str(tmp_path), name="router-1", **settings))
+    if control.endswith(":9"):
+        app.last_tries = 1  # nobody will take the last report, however often it is offered
     if first is not None:
         app.table.take(first, keep=False)
     await app.start()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import openai
 import pytest
 
-from fleets.router.openai import parse
+from fleets.router.probe import _Answer
 from fleets.router.relay import Relay
 from fleets.router.telemetry import Trace
-from fleets.router.upstream import Connection, Headers
+from fleets.router.upstream import LegError
 from metrics.domain.types import AlarmSpec, Metric, Route, SeriesKey
 from tests.integration.fake_engine import WORDS, engines
 from tests.integration.router_bench import chat, pd_unit, plain_unit, router, table
@@ -184,10 +183,9 @@ def test_stream_split_at_every_byte_boundary() -> None:
     whole = b"".join(events)
     for cut in range(1, len(whole)):
         client, trace = _Memory(), Trace(0.0)
-        relay = Relay(client, parse("/v1/chat/completions", json.dumps(chat()).encode()), trace, b"id")
-        relay.head(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
-        relay.body(whole[:cut])
-        relay.body(whole[cut:])
+        relay = Relay(client, trace, _Owner(), wants_usage=False)
+        relay.events(whole[:cut], 0)
+        relay.events(whole[cut:], 0)
         relay.finish_stream()
         got = b"".join(client.parts)
         assert got.startswith(b"".join(events[:3])) and got.endswith(b"data: [DONE]\n\n"), cut
@@ -195,19 +193,15 @@ def test_stream_split_at_every_byte_boundary() -> None:
         assert trace.usage is not None and trace.usage.completion == 2 and trace.tokens == 2 and relay.done
 
 
-class _Memory:
+class _Owner:
+    """Of a stream that nobody else looks at."""
+
+    def stream_ended(self) -> None: ...
+
+    def failed(self, error: LegError) -> None: ...
+
+    def broken(self) -> None: ...
+
+
+class _Memory(_Answer):
     """A client that keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-
-    def respond(self, status: int, body: bytes, headers: Headers) -> None: ...
-
-    def begin(self, status: int, headers: Headers) -> None: ...
-
-    def write(self, data: bytes) -> None:
-        self.parts.append(data)
-
-    def end(self) -> None: ...
-
-    def feed_from(self, source: Connection | None) -> None: ...

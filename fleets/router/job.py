@@ -1,0 +1,539 @@
+"""One request from read to last byte: choose, queue, prefill, decode, and what happens when a leg fails.
+
+Prefill is tried once more elsewhere, then done locally, as long as nothing was sent to the client. Decode is tried once more from
+the beginning only when the engine took no connection or ended it without a byte. A client that leaves hangs up on whichever leg is
+in flight. There is no task: each step is called from the read, or the deadline, that makes it possible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fleets.domain.routing import Decision, Reason
+from fleets.router import openai
+from fleets.router.admission import QueueFullError
+from fleets.router.client import Client
+from fleets.router.heads import AnswerHead, Headers, RequestHead
+from fleets.router.openai import Ask
+from fleets.router.policy import Choice, Pin, ReplicaState
+from fleets.router.prefix import Blocks, blocks_of
+from fleets.router.relay import Relay, whole_answer
+from fleets.router.services import Services
+from fleets.router.telemetry import Series, Trace, now
+from fleets.router.upstream import Connection, Leg, LegError, LegFailure, Taker
+from metrics.domain.types import Route
+
+LET_GO_S = 2.0  # how long a decode leg that nobody reads may take to fetch the KV that prefill keeps for it
+EXACT_TOKENS_PER_BYTE = 0.25  # token ids are four bytes each
+
+_JSON = (b"content-type", b"application/json")
+_PASSED_ON = frozenset({b"content-type", b"retry-after"})
+_PREFILL_FAILED = Decision(False, Reason.PREFILL_FAILED_LOCAL)
+_NONE: frozenset[str] = frozenset()
+
+
+class Job(Trace):
+    """One request on its way; it takes the answer of its own decode leg."""
+
+    __slots__ = (
+        "_blocks", "_choice", "_engine_id", "_gate_place", "_prefill", "_relay", "_services", "_tried", "ask", "avoid", "client", "engines",
+        "head", "holds_kv", "leg", "over", "pin", "prefill_cached", "prefill_failure", "prefill_release", "release", "request_id",
+        "samples", "session_point", "tokens_per_byte",
+    )  # fmt: skip
+
+    def __init__(self, services: Services, head: RequestHead, client: Client, ask: Ask, request_id: bytes, start_s: float) -> None:
+        Trace.__init__(self, start_s)
+        self._services = services
+        self.head = head
+        self.client = client
+        self.ask = ask
+        self.request_id = request_id
+        self.pin: Pin | None = None
+        self.leg: Leg | None = None  # of decode
+        self.over = False
+        self.holds_kv = False  # prefill keeps KV until decode has it
+        self.avoid = _NONE  # replicas that failed this request already
+        self.release: str | None = None  # picked for it already: a second try is not a second request
+        self.samples = ask.samples
+        self.session_point: float | None = None
+        self.tokens_per_byte = services.ratio.value if ask.exact_tokens is None else EXACT_TOKENS_PER_BYTE
+        self.prefill_cached: int | None = None  # as the prefill engine said
+        self.prefill_release = ""
+        self.prefill_failure = ""
+        self.engines: list[str] = []  # engine ids that answered; kept for probes only
+        self._choice: Choice | None = None
+        self._engine_id = ""
+        self._relay: Relay | None = None
+        self._prefill: PrefillLeg | None = None
+        self._gate_place: asyncio.Future[None] | None = None
+        self._tried = 0
+        self._blocks: Blocks | None = None
+
+    # -- what the choice depends on --
+
+    @property
+    def blocks(self) -> Blocks:
+        """The prompt's hashes, made when they are first looked at."""
+        if self._blocks is None:
+            self._blocks = blocks_of(self.ask.prompt)
+        return self._blocks
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Exact for token ids, else estimated from the prompt's length."""
+        exact = self.ask.exact_tokens
+        return exact if exact is not None else int(len(self.ask.prompt) * self.tokens_per_byte)
+
+    def held_tokens(self, held_bytes: int) -> int:
+        """Tokens of so many prompt bytes."""
+        return int(held_bytes * self.tokens_per_byte)
+
+    # -- the way --
+
+    def start(self) -> None:
+        """Choose, and send the first leg or wait for a place."""
+        services = self._services
+        choice = self._choice = services.stage.choose(self)
+        if choice is None:
+            self.series = services.nowhere(probe=self.pin is not None)
+            self.refuse(503, "no-unit", "no serving unit can take this request now", retry_after_s=2)
+            return
+        services.stage.enter(choice)
+        if choice.fallback:
+            self.reasons = [Reason.FALLBACK_RELEASE]
+        if choice.decision.remote:
+            self.series = self._series(choice, Route.REMOTE)
+            self._enter(choice)
+        else:
+            self._decode(choice, None)
+
+    def _enter(self, choice: Choice) -> None:
+        gate = choice.unit.gate
+        if gate.try_enter():
+            self._next_prefill()
+            return
+        try:
+            place = gate.wait((self.head.header(b"authorization") or self.client.peer.encode()).decode("latin-1"))
+        except QueueFullError as full:
+            self._queue_full(full)
+            return
+        self._gate_place = place
+        place.add_done_callback(self._placed)
+
+    def _placed(self, place: asyncio.Future[None]) -> None:
+        """The queue has spoken."""
+        if self._gate_place is not place:
+            return
+        self._gate_place = None
+        full = place.exception()
+        if isinstance(full, QueueFullError):
+            self._queue_full(full)
+        else:
+            self._next_prefill()
+
+    def _queue_full(self, full: QueueFullError) -> None:
+        self.refuse(429, "queue-full", f"the service is busy: {full.detail}", retry_after_s=full.retry_after_s)
+
+    # -- prefill --
+
+    def _next_prefill(self) -> None:
+        """Send a prefill leg; without a replica for it decode does it all. The place in the queue is held."""
+        choice = self._choice
+        assert choice is not None
+        if self.queued_s is None:
+            self.queued_s = now()
+        replica = self._services.stage.pick_prefill(choice, self) if self._tried < 2 else None
+        if replica is None:
+            self._prefill_given_up(choice)
+            return
+        self._tried += 1
+        self._prefill = PrefillLeg(self, replica, self._services)
+        self._prefill.send()
+
+    def _prefill_given_up(self, choice: Choice) -> None:
+        choice.unit.gate.leave()
+        if self.pin is not None:
+            self.refuse(502, "prefill", self.prefill_failure or "no prefill replica")
+            return
+        choice.decision = _PREFILL_FAILED
+        self._decode(choice, None)
+
+    def prefill_ended(self, failure: str, *, again: bool) -> None:
+        """A prefill leg gave no KV: try the next, or do it locally."""
+        replica, choice = self._take_prefill()
+        self.prefill_failure = f"prefill {replica.name}: {failure}"
+        self.avoid |= {replica.name}
+        if not again or self.pin is not None:
+            self._tried = 2
+        if self._tried < 2:
+            self._next_prefill()
+        else:
+            self._prefill_given_up(choice)
+
+    def prefilled(self, head: AnswerHead, body: bytes) -> None:
+        """A prefill leg answered with status 200."""
+        replica, choice = self._take_prefill()
+        choice.unit.gate.leave()
+        self.prefill_s = now()
+        self.prefill_release = replica.spec.release
+        self._services.stage.index.add(self.blocks, replica.name)
+        reply = openai.json_object(body) or {}
+        usage = openai.usage_of(reply)
+        self.prefill_cached = usage.cached if usage else None
+        kv = reply.get("kv_transfer_params")
+        if not isinstance(kv, dict) or not kv:
+            kv = None
+            self.kv_recomputed = True  # status 200, but there is nothing to fetch: decode computes it all again
+        self._decode(choice, kv)
+
+    def prefill_refused(self, head: AnswerHead, body: bytes) -> None:
+        """The prefill engine will not do this request, and says why."""
+        _, choice = self._take_prefill()
+        choice.unit.gate.leave()
+        self.reason = choice.decision.reason
+        self._pass_on(head, body)
+
+    def _take_prefill(self) -> tuple[ReplicaState, Choice]:
+        leg, choice = self._prefill, self._choice
+        assert leg is not None and choice is not None
+        self._prefill = None
+        return leg.replica, choice
+
+    # -- decode --
+
+    def _decode(self, choice: Choice, kv: dict[str, Any] | None) -> None:
+        services, replica, ask = self._services, choice.decode, self.ask
+        if choice.unit.aggregated:
+            route = Route.AGGREGATED
+        else:
+            route = Route.REMOTE if choice.decision.remote else Route.LOCAL
+        self.series = self._series(choice, route)
+        self.reason = choice.decision.reason
+        self.holds_kv = kv is not None
+        self._engine_id = replica.engine_id
+        replica.running += 1
+        data = services.message(self.head, self.request_id, replica.address, openai.engine_body(ask, kv))
+        self.sent_s = sent_s = now()
+        config = services.config
+        total_s = config.total_deadline_s
+        services.pool.send(
+            replica.address, data, self, sent_s=sent_s, first_s=config.first_byte_deadline_s if ask.stream else total_s, total_s=total_s
+        )
+
+    def streamed(self, head: AnswerHead, connection: Connection) -> Taker | None:
+        """The head of a stream came: from here on nothing can be tried again."""
+        self.head_s = now()
+        client = self.client
+        self._relay = Relay(client, self, self, wants_usage=self.ask.wants_usage)
+        client.feed_from(connection)
+        client.begin(self._shown(head))
+        return self._relay
+
+    def text(self, data: bytes) -> int:
+        """Never: the relay takes them."""
+        return 0
+
+    def events(self, data: bytes, framed: int) -> None:
+        """Never: the relay takes them."""
+
+    def ended(self) -> None:
+        """Never: the relay is told."""
+
+    def stream_ended(self) -> None:
+        """All of a stream came."""
+        relay, choice = self._relay, self._choice
+        assert relay is not None and choice is not None
+        relay.finish_stream()
+        if not relay.done and not relay.failure:
+            self._services.stage.failed(choice.decode, LegFailure.CUT, self._engine_id)
+            self._cut("the engine ended the stream early")
+            return
+        if not relay.finished:
+            self.client.end()
+        self._learn(choice, relay.failure)
+        self._end()
+
+    def answered(self, head: AnswerHead, body: bytes) -> None:
+        """A whole answer of the decode leg."""
+        self.head_s = now()
+        choice = self._choice
+        assert choice is not None
+        if head.status == 200:
+            body, failure = whole_answer(body, self)
+            self.client.answer(self._shown(head), body)
+            self._learn(choice, failure)
+            self._end()
+        elif head.status >= 500:
+            self._services.stage.failed(choice.decode, None, self._engine_id)
+            detail = openai.engine_message(body)
+            message = f"the engine failed: {detail}" if detail else "the engine failed"
+            self.refuse(head.status, "decode", message, code="engine_error")
+        else:
+            self._pass_on(head, body)
+
+    def failed(self, error: LegError) -> None:
+        """The decode leg gave no whole answer."""
+        choice, services = self._choice, self._services
+        assert choice is not None
+        services.stage.failed(choice.decode, error.kind, self._engine_id)
+        if self._relay is not None:
+            self._cut(str(error))
+            return
+        if self.release is not None or self.pin is not None or error.started or error.kind is LegFailure.TIMEOUT:
+            self._refuse_for(error)
+            return
+        if self.series is not None:
+            self.series.count(f"retried.{error.kind}")
+        self.avoid |= {choice.decode.name}
+        self.release = choice.release
+        self._let_go_of_unit()
+        self.restart()
+        self._tried, self.holds_kv, self.reasons = 0, False, None
+        self.start()
+
+    def _refuse_for(self, error: LegError) -> None:
+        if error.kind is LegFailure.TIMEOUT:
+            self.refuse(504, "timeout", "the engine did not answer in time")
+        elif error.kind is LegFailure.CONNECT:
+            self.refuse(502, "connect", "the engine cannot be reached")
+        else:
+            self.refuse(502, "decode", "the engine ended the connection before it answered", code="engine_error")
+
+    def _learn(self, choice: Choice, failure: str) -> None:
+        stage, decode = self._services.stage, choice.decode
+        if failure:
+            self.error = "decode"
+            self.kv_failed = choice.decision.remote
+            stage.failed(decode, None, self._engine_id)
+            return
+        if decode.failures or decode.out_until_s is not None:
+            stage.served(decode, self._engine_id)
+        if self.pin is not None:
+            self.engines.append(self._engine_id)
+        if stage.indexed:
+            stage.index.add(self.blocks, decode.name)
+        usage = self.usage
+        if choice.decision.remote and not self.kv_recomputed and self.sent_s is not None:
+            tokens = max(0, (usage.prompt if usage else self.prompt_tokens) - choice.decode_held_tokens)
+            decode.ledger.ended(sent_s=self.sent_s, tokens=tokens)
+        if usage is None:
+            return
+        if stage.indexed and self.ask.exact_tokens is None and self.samples == 1 and self.ask.prompt:
+            self._services.ratio.learn(usage.prompt, len(self.ask.prompt))
+        if self.prefill_cached is not None:
+            # What decode got over the network is in its cache too; only prefill knows what needed no computing.
+            self.usage = usage._replace(cached=self.prefill_cached)
+
+    # -- ends --
+
+    def _shown(self, head: AnswerHead) -> bytes:
+        """What the client may see of the head of an engine's answer."""
+        return b"%bx-request-id: %b\r\n" % (head.shown, self.request_id) if head.needs_id else head.shown
+
+    def _pass_on(self, head: AnswerHead, body: bytes) -> None:
+        """An engine's own 4xx: the client's to read, and no error of ours."""
+        self.also("client-errors")
+        self.client.respond(head.status, body, [*head.kept(_PASSED_ON), (b"x-request-id", self.request_id)])
+        self._end()
+
+    def _cut(self, why: str) -> None:
+        self.error = "stream-cut"
+        body = openai.error_body(f"the answer ended early: {why}", kind="server_error", code="stream_cut")
+        self.client.write(b"data: " + body + b"\n\n")
+        self.client.end()
+        self._end()
+
+    def refuse(self, status: int, kind: str, message: str, *, code: str = "", retry_after_s: float | None = None) -> None:
+        """An answer of the router's own; `kind` is its class for the counters."""
+        self.error = kind
+        headers: Headers = [_JSON, (b"x-request-id", self.request_id)]
+        if retry_after_s is not None:
+            headers.append((b"retry-after", b"%d" % max(1, round(retry_after_s))))
+        name = "rate_limit_error" if status == 429 else "server_error"
+        self.client.respond(status, openai.error_body(message, kind=name, code=code or kind.replace("-", "_")), headers)
+        self._end()
+
+    def leave(self) -> None:
+        """The client is gone: hang up, wherever the request is."""
+        if self.over:
+            return
+        self.cancelled = True
+        self._hang_up()
+        self._end()
+
+    def broken(self) -> None:
+        """The router itself failed; nothing is certain any more but that the client must not wait."""
+        if self.over:
+            return
+        self.error = "router"
+        self._hang_up()
+        self.client.close()
+        self._end()
+
+    def _hang_up(self) -> None:
+        choice = self._choice
+        if choice is None:
+            return
+        if self._gate_place is not None:
+            place, self._gate_place = self._gate_place, None
+            choice.unit.gate.withdraw(place)
+        elif self._prefill is not None:
+            leg, self._prefill = self._prefill, None
+            leg.hang_up()
+            choice.unit.gate.leave()
+        elif self._relay is not None:
+            if self._relay.leg is not None:
+                self._let_go(self._relay.leg, fetched=self._relay.seen)
+        elif self.leg is not None:
+            self._let_go(self.leg, fetched=False)
+
+    def _let_go(self, leg: Leg, *, fetched: bool) -> None:
+        """Prefill holds KV until decode has it, and decode frees it when we hang up; so let decode begin first."""
+        if self.holds_kv and not fetched:
+            leg.hand_to(Release())
+        else:
+            leg.hang_up()
+
+    def _let_go_of_unit(self) -> None:
+        choice = self._choice
+        if choice is not None:
+            if self._engine_id:
+                choice.decode.running -= 1
+                self._engine_id = ""
+            self._services.stage.leave(choice)
+            self._choice = None
+
+    def _end(self) -> None:
+        if self.over:
+            return
+        self.over = True
+        self._let_go_of_unit()
+        self.finish(now())
+        self._services.ended(self)
+
+    def _series(self, choice: Choice, route: Route) -> Series:
+        spec = choice.unit.spec
+        return self._services.telemetry.series(
+            spec.unit, self.prefill_release or spec.prefill_release, choice.decode.spec.release, route, self.pin is not None
+        )
+
+
+class PrefillLeg:
+    """The prefill of a job at one replica."""
+
+    __slots__ = ("_engine_id", "_job", "_live", "_services", "_tokens", "leg", "replica")
+
+    def __init__(self, job: Job, replica: ReplicaState, services: Services) -> None:
+        self._job = job
+        self._services = services
+        self._engine_id = replica.engine_id
+        held = services.stage.index.held_by(job.blocks, replica.name)
+        self._tokens = max(0, job.prompt_tokens - job.held_tokens(held))
+        self._live = False
+        self.leg: Leg | None = None
+        self.replica = replica
+
+    def send(self) -> None:
+        """Send it."""
+        job, services, replica, config = self._job, self._services, self.replica, self._services.config
+        self._live = True
+        replica.running += 1
+        replica.tokens += self._tokens
+        deadline_s = config.prefill_deadline_s + self._tokens * config.prefill_token_deadline_s
+        data = services.message(job.head, job.request_id, replica.address, openai.prefill_body(job.ask))
+        services.pool.send(replica.address, data, self, sent_s=now(), first_s=deadline_s, total_s=deadline_s)
+
+    def hang_up(self) -> None:
+        """The client left."""
+        self._over()
+        if self.leg is not None:
+            self.leg.hang_up()
+
+    def _over(self) -> None:
+        if not self._live:
+            return
+        self._live = False
+        self.replica.running -= 1
+        self.replica.tokens -= self._tokens
+
+    # -- Taker --
+
+    def streamed(self, head: AnswerHead, connection: Connection) -> Taker | None:
+        """It is not to be one, so it is taken whole."""
+        return None
+
+    def text(self, data: bytes) -> int:
+        """Never: it takes answers whole."""
+        return 0
+
+    def events(self, data: bytes, framed: int) -> None:
+        """Never: it takes answers whole."""
+
+    def ended(self) -> None:
+        """Never: it takes answers whole."""
+
+    def answered(self, head: AnswerHead, body: bytes) -> None:
+        self._over()
+        job, stage, status = self._job, self._services.stage, head.status
+        if status >= 500:
+            self._fault(None)
+            job.prefill_ended(f"status {status} {openai.engine_message(body)}", again=True)
+            return
+        stage.served(self.replica, self._engine_id)
+        if job.pin is not None:
+            job.engines.append(self._engine_id)
+        if status == 200:
+            job.prefilled(head, body)
+        elif status == 429:
+            job.prefill_ended(f"status {status} {openai.engine_message(body)}", again=True)
+        else:
+            job.prefill_refused(head, body)
+
+    def failed(self, error: LegError) -> None:
+        self._over()
+        self._fault(error.kind)
+        # After a timeout the client has waited long enough: decode does it.
+        self._job.prefill_ended(str(error), again=error.kind is not LegFailure.TIMEOUT)
+
+    def broken(self) -> None:
+        """The router itself failed."""
+        self._job.broken()
+
+    def _fault(self, failure: LegFailure | None) -> None:
+        self._job.also("prefill.failed")
+        self._services.stage.failed(self.replica, failure, self._engine_id)
+
+
+class Release:
+    """Takes a decode leg that nobody reads any more, for as long as it needs to fetch the KV; then hangs up."""
+
+    __slots__ = ("_timer", "leg")
+
+    def __init__(self) -> None:
+        self.leg: Leg | None = None
+        self._timer = asyncio.get_running_loop().call_later(LET_GO_S, self._over)
+
+    def streamed(self, head: AnswerHead, connection: Connection) -> Taker | None:
+        return self
+
+    def text(self, data: bytes) -> int:
+        return 0
+
+    def events(self, data: bytes, framed: int) -> None:
+        if data:
+            self._over()
+
+    def ended(self) -> None:
+        self._timer.cancel()
+
+    def answered(self, head: AnswerHead, body: bytes) -> None:
+        self._timer.cancel()
+
+    def failed(self, error: LegError) -> None:
+        self._timer.cancel()
+
+    def _over(self) -> None:
+        self._timer.cancel()
+        if self.leg is not None:
+            self.leg.hang_up()
