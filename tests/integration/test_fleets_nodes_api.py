@@ -81,3 +81,15 @@ def test_a_cordoned_node_keeps_what_it_runs_and_takes_nothing_new(client: Client
     ]
     missing = _post(client, "nodes/nowhere/cordon")
     assert (missing.status_code, missing.json()["code"]) == (404, "node-unknown")
+
+
+def test_a_drain_that_is_sent_again_with_its_key_is_done_once(client: Client) -> None:
+    world = World(domains=1, nodes=2)
+    _login(client)
+    path, headers = "/api/v1/nodes/gb200-use1-d01-n01", {"Idempotency-Key": "k1"}
+    first = client.post(f"{path}/drain", {}, content_type="application/json", headers=headers).json()
+    _post(client, "nodes/gb200-use1-d01-n01/uncordon")
+    again = client.post(f"{path}/drain", {}, content_type="application/json", headers=headers).json()
+    assert again == first
+    assert not fleet_maps()[0].domains[0].nodes[0].draining
+    assert [event.kind for event in events_view(fleet=world.fleet)].count("node.draining") == 1

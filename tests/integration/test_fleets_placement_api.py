@@ -13,6 +13,7 @@ from django.test import Client
 
 from denvweb.auth import token_create
 from denvweb.cli.main import cli
+from fleets.selectors import defrag_advice, drain_plan, placement_explained
 from tests.integration.fleets_world import RELEASE, STAGE, World, unit_spec
 
 pytestmark = pytest.mark.django_db
@@ -98,3 +99,13 @@ def test_a_node_is_drained_from_the_terminal(denv: Denv) -> None:
 def test_a_join_token_is_printed_alone(denv: Denv) -> None:
     token = denv("token", "join", "gb200-use2").strip()
     assert token.startswith("join-") and "\n" not in token
+
+
+def test_views_of_placement_cost_a_fixed_number_of_queries(django_assert_num_queries) -> None:  # type: ignore[no-untyped-def]  # pytest-django's
+    _world()
+    with django_assert_num_queries(8):
+        placement_explained(stage=STAGE)
+    with django_assert_num_queries(8):
+        defrag_advice()
+    with django_assert_num_queries(9):
+        drain_plan(node="gb200-use1-d01-n01")
