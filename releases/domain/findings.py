@@ -15,6 +15,7 @@ from fleets.domain.hardware import GPUS, GpuKind
 from fleets.domain.placement import Refusal, place_units
 from fleets.domain.timing import MEMORY_USE_RATIO, RESERVED_BYTES, MemoryFit, memory_fit
 from fleets.domain.types import Faults, FleetView, PlacementRule, PoolSpec, Role, UnitSpec
+from releases.domain.engine_findings import engine_refusals
 from releases.domain.recipes import Catalog, Parallelism, Recipe, RoleRules, recipe_unknown
 from releases.domain.spec_reader import did_you_mean
 from releases.domain.spec_types import Mode, ReleaseFile, ReleaseSpec, StageSpec
@@ -311,6 +312,11 @@ def _faults(subject: _Subject) -> Iterable[FindingView]:
         yield subject.finding(Severity.ERROR, "faults-on-real-fleet", sentence)
 
 
+def _engine_starts(subject: _Subject) -> Iterable[FindingView]:
+    for code, sentence in engine_refusals(subject.unit, subject.fleets):
+        yield subject.finding(Severity.ERROR, code, sentence)
+
+
 _CHECKS: tuple[Callable[[_Subject], Iterable[FindingView]], ...] = (
     _placed,
     _gpu_kinds,
@@ -323,4 +329,5 @@ _CHECKS: tuple[Callable[[_Subject], Iterable[FindingView]], ...] = (
     _any_placement,
     _small_model,
     _faults,
+    _engine_starts,
 )

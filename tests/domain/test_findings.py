@@ -186,3 +186,15 @@ def test_a_stage_that_the_file_lacks() -> None:
 def test_everything_wrong_is_found_at_once() -> None:
     text = ON_H200.replace("@c41a7e2", "").replace("gpus: 4,", "gpus: 1,").replace("stages:", "  kv-cache: { dtype: x }\nstages:")
     assert {"weights-not-pinned", "kv-dtype-unsupported", "domain-too-small", "gpus-below-recipe"} <= set(codes(text))
+
+
+def test_an_engine_that_could_not_be_started_on_real_nodes_says_so() -> None:
+    """DeepInfer has no server of its own, so a release has to bring the command; a simulated fleet needs none."""
+    assert "option-missing" not in codes(DS_FLASH)
+    real = world(replace(GB200, simulated=False))
+    _, stage = look(DS_FLASH, real)
+    found = [finding for finding in stage.findings if finding.code == "option-missing"]
+    assert [finding.severity for finding in found] == ["error", "error"]
+    assert "serve-command" in found[0].sentence
+    command = "engine: { prefill: { serve-command: 'my-server --port {port}' }, decode: { serve-command: 'my-server --port {port}' } }"
+    assert "option-missing" not in codes(DS_FLASH.replace("stages:", f"  {command}\nstages:"), real)
