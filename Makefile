@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup setup-test demo run test lint types bench-up bench-alarms bench-rollouts chaos bench-placement lock clean
+.PHONY: help setup setup-test demo run test lint types bench-up bench-simulator bench-alarms bench-rollouts chaos bench-placement lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -32,7 +32,7 @@ run: setup  ## start all of denv
 	@$(BIN)/denv up
 
 test: setup-test lint types  ## everything that must hold: lint, types, tests
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadgroup
 
 test-vllm: setup-test  ## denv with real vLLM engines on this machine's CPU (2.7 GB into build/vllm)
 	@sh tests/vllm/setup.sh build/vllm
@@ -62,6 +62,15 @@ build/bench: pyproject.toml
 	@$(BIN)/pip install -qq --disable-pip-version-check --no-warn-conflicts --upgrade --target $@ $$($(BIN)/python -c \
 		"import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['bench'])")
 	@touch $@
+
+bench-simulator: setup-test  ## measure the simulator: speed, and errors beside the simulated engine and a real vLLM
+	$(BIN)/python -m tests.bench.simulator
+
+bench-rollouts: setup-test  ## how soon an alarm and a click reach the routers, and what 500 rollouts take
+	$(BIN)/python -m tests.bench.rollouts
+
+chaos: setup-test  ## ten minutes of rollouts under traffic while everything is broken at random; SEED=7 is the same again
+	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED))
 
 lock:  ## write the lock files anew from pyproject.toml
 	sh .ci/lock $(PYTHON)

@@ -14,22 +14,18 @@ from metrics.domain.types import AlarmCount
 
 LASTS_S = 240.0  # twice the two minutes of a common burst, because its edges may fall anywhere in a block
 BLOCK_S = 30.0
+_COUNTED_S = 60.0  # of one block at most: silence after a burst is no part of it
 _LONGEST_BLOCK_S = 180.0  # thin traffic must not keep a block open for ever
 _ENOUGH = 3.0  # requests that a block would have over the limit, were the share just at it
 
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """Blocks of time of which each had a share over the limit, one after the other. None: no block is open, or none was over."""
+    """Blocks of time, one after the other, of which each had a share over the limit. `block_at` None: no block is open yet."""
 
     block_at: datetime | None = None
     block: AlarmCount = NOTHING  # counts when the open block began
-    since: datetime | None = None  # when the first of the blocks over the limit began
-
-    @property
-    def lasted_s(self) -> float:
-        """From the beginning of the first to the end of the last whole block."""
-        return (self.block_at - self.since).total_seconds() if self.block_at and self.since else 0.0
+    lasted_s: float = 0.0  # of the whole blocks
 
 
 def spell_look(p0: float, spell: Spell, total: AlarmCount, now: datetime) -> Spell:
@@ -40,5 +36,5 @@ def spell_look(p0: float, spell: Spell, total: AlarmCount, now: datetime) -> Spe
     if open_s < BLOCK_S or (n * p0 < _ENOUGH and open_s < _LONGEST_BLOCK_S):
         return spell
     if not n:  # silence says nothing either way
-        return spell
-    return Spell(now, total, (spell.since or spell.block_at) if k > n * p0 else None)
+        return Spell(now, total, spell.lasted_s)
+    return Spell(now, total, spell.lasted_s + min(open_s, _COUNTED_S) if k > n * p0 else 0.0)

@@ -182,13 +182,13 @@ def _two(cell: Cell, rule: str, which: int) -> str:
 
 def measure(*, quick: bool) -> dict[str, float]:
     """Run, print the tables, and give the figures."""
-    runs, few = (2, 2) if quick else (200, 30)
+    runs, few = (2, 2) if quick else (150, 24)
     streams = {f"{per_s}/s": steady(per_s) for per_s in RATES_PER_S}
     recorded = {} if quick else {name: replayed(times) for name, times in traces().items()}
-    fine = [healthy(name, arrivals, bursts=bursts, runs=runs, look_s=15) for bursts in (False, True) for name, arrivals in streams.items()]
-    fine += [healthy(name, arrivals, bursts=bursts, runs=few, look_s=15) for name, arrivals in recorded.items() for bursts in (False, True)]
+    fine = [healthy(name, arrivals, bursts=bursts, runs=runs, look_s=20) for bursts in (False, True) for name, arrivals in streams.items()]
+    fine += [healthy(name, arrivals, bursts=bursts, runs=few, look_s=20) for name, arrivals in recorded.items() for bursts in (False, True)]
     _false_table(fine)
-    often = 5 if quick else 100
+    often = 5 if quick else 60
     found = {
         (name, times): bad(f"{times} times, {name}", arrivals, times, runs=often, look_s=2)
         for times in TIMES_THE_LIMIT
