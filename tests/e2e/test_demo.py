@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -93,17 +94,31 @@ def test_the_openai_client_streams_through_the_router(demo: Instance) -> None:
     assert (done.choices[0].text != "", done.usage.completion_tokens) == (True, 5)
 
 
-def test_replay_and_metrics_agree(demo: Instance, tmp_path: Path) -> None:
-    """What the client saw and what the router counted are the same latencies, seen from two ends."""
-    trace = ROOT / "denvweb/local/data/mooncake_conversation.jsonl"
-    done = demo.run("replay", str(trace), "--stage", STAGE, "--duration", "20s", "--json", timeout_s=180)
-    report = done.json()
-    assert done.status == 0, report
-    assert report["failed"] == 0
-    assert report["requests"] > 20
-    metrics = demo.run("metrics", STAGE, "--since", "1m", "--json").json()["total"]["latencies"]
-    # The demo's own traffic is the same trace at the same time, so both ends see alike; one bucket is 2% wide.
-    assert report["itl_p50_ms"] == pytest.approx(metrics["itl"]["p50_s"] * 1000, rel=0.1)
+def test_replay_and_metrics_agree(demo: Instance) -> None:
+    """What the client saw and what the router counted are the same latencies, seen from two ends.
+
+    Measured on a quiet machine they agree within 3%; the bounds here leave room for a suite that runs beside.
+    """
+    traffic = demo.pids()["traffic"]
+    os.kill(traffic, signal.SIGSTOP)  # the demo's own requests would be in the figures too
+    try:
+        demo.until(lambda: not any(stage_of(demo).routers.inflight.values()), timeout_s=60, what="the demo's requests are over")
+        began_s = time.monotonic()
+        trace = ROOT / "denvweb/local/data/mooncake_conversation.jsonl"
+        report = demo.run("replay", str(trace), "--stage", STAGE, "--duration", "20s", "--json", timeout_s=180).json()
+        assert (report["failed"], report["completed"]) == (0, report["requests"])
+
+        def counted() -> Any:
+            span = f"{int(time.monotonic() - began_s) + 1}s"
+            total = demo.run("metrics", STAGE, "--since", span, "--json").json()["total"]
+            return total["latencies"] if total["requests"] >= report["requests"] else None
+
+        seen = demo.until(counted, timeout_s=20, what="every request is in the figures")
+        for name in ("ttft", "itl"):
+            assert report[f"{name}_p50_ms"] == pytest.approx(seen[name]["p50_s"] * 1000, rel=0.06, abs=2), name
+            assert report[f"{name}_p99_ms"] == pytest.approx(seen[name]["p99_s"] * 1000, rel=0.15, abs=5), name
+    finally:
+        os.kill(traffic, signal.SIGCONT)
 
 
 def test_a_stage_that_is_not_there_is_404(demo: Instance) -> None:
