@@ -112,6 +112,16 @@ def environment_options(options: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in options.items() if name.isupper()}
 
 
+def refuse_kv_settings(options: Mapping[str, str], engine: str, cure: str) -> None:
+    """InvalidError when a release asks an engine for offload of KV or for KV events that denv has no flag of it for."""
+    wanted = {
+        "kv-cache.offload": options.get("kv-offload-bytes", "0") != "0",
+        "kv-cache.events": options.get("kv-events", "false") == "true",
+    }
+    for name in (name for name, is_wanted in wanted.items() if is_wanted):
+        raise InvalidError(f"{name} has no flag of {engine}; leave it out, and {cure}", code="kv-setting-unsupported")
+
+
 def with_program(argv: tuple[str, ...], program: str, words: tuple[str, ...]) -> tuple[str, ...]:
     """The command line with this node's own command in place of the engine's program."""
     if not words or program not in argv:

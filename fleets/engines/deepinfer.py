@@ -7,7 +7,7 @@ import shlex
 from denvweb.core.errors import InvalidError
 from fleets.domain.protocol import RankSpec
 from fleets.domain.types import Role
-from fleets.engines.base import Capabilities, LaunchCommand, gpu_env, replica_gpus, weights_path
+from fleets.engines.base import Capabilities, LaunchCommand, environment_options, gpu_env, refuse_kv_settings, replica_gpus, weights_path
 from fleets.engines.prometheus import mapped
 from fleets.engines.vllm import NAMES, RATIOS
 
@@ -36,6 +36,7 @@ class DeepinferAdapter:
                 "DeepInfer has no server of its own: name yours in the option `serve-command`, for example `my-server --port {port}`",
                 code="option-missing",
             )
+        refuse_kv_settings(engine.options, "DeepInfer", "see what your `serve-command` can do")
         weights, revision = weights_path(engine.weights)
         values = {
             "host": spec.leader_host if spec.index == 0 else "0.0.0.0",  # a follower answers on whatever it likes
@@ -58,7 +59,7 @@ class DeepinferAdapter:
             argv = tuple(word.format(**values) for word in shlex.split(template))
         except (KeyError, IndexError, ValueError) as error:
             raise InvalidError(f"the option `serve-command` does not read well: {error}", code="option-invalid") from error
-        env = gpu_env(spec) | {name: value for name, value in engine.options.items() if name.isupper()}
+        env = gpu_env(spec) | environment_options(engine.options)
         return LaunchCommand(argv, env) if spec.index == 0 else LaunchCommand(argv, env, ready_path="", metrics_path="")
 
     def map_metrics(self, text: str) -> dict[str, float]:

@@ -5,10 +5,20 @@ from __future__ import annotations
 from denvweb.core.errors import InvalidError
 from fleets.domain.protocol import RankSpec
 from fleets.domain.types import Role
-from fleets.engines.base import Capabilities, LaunchCommand, gpu_env, replica_gpus, weights_path
+from fleets.engines.base import (
+    Capabilities,
+    LaunchCommand,
+    environment_options,
+    gpu_env,
+    option_flags,
+    refuse_kv_settings,
+    replica_gpus,
+    weights_path,
+)
 from fleets.engines.prometheus import mapped
 
 _ROLE = {Role.PREFILL: "CONTEXT", Role.DECODE: "GENERATION"}
+_OWN_OPTIONS = frozenset({"launcher"})  # denv's name
 _NAMES = {
     "kv_use": "trtllm_kv_cache_utilization",
     "running": "trtllm_num_requests_running",
@@ -30,6 +40,7 @@ class TrtllmAdapter:
         """Its KV transport is in a YAML file that has to lie on the node, named by the recipe's option `config`."""
         engine = spec.engine
         model, _ = weights_path(engine.weights)
+        refuse_kv_settings(engine.options, "TensorRT-LLM", "set it in the file that `config` names")
         launcher = engine.options.get("launcher", "")
         if spec.count > 1 and not launcher:
             raise InvalidError(
@@ -45,10 +56,9 @@ class TrtllmAdapter:
                     "TensorRT-LLM needs the option `config` with a cache_transceiver_config to disaggregate", code="option-missing"
                 )
             argv += ["--server_role", _ROLE[spec.role]]
-        for name, value in sorted(engine.options.items()):
-            if name != "launcher":
-                argv += [f"--{name}", value] if value else [f"--{name}"]
-        return LaunchCommand(tuple(argv), gpu_env(spec), metrics_path="/prometheus/metrics")
+        argv += option_flags(engine.options, but=_OWN_OPTIONS)
+        env = gpu_env(spec) | environment_options(engine.options)
+        return LaunchCommand(tuple(argv), env, metrics_path="/prometheus/metrics")
 
     def map_metrics(self, text: str) -> dict[str, float]:
         """Gauges by denv's names."""

@@ -72,6 +72,7 @@ def every_command() -> dict[str, dict[str, object]]:
                 found[f"{name} {role.value} {gpus} GPUs, rank {index} of {count}"] = lines(spec)
     wanted = KvCacheSpec(dtype="fp8", block_tokens=32, prefix_caching=False, offload_bytes=64 * 2**30, events=True)
     found["llama-3.1-70b/vllm@1 with every kv-cache setting"] = lines(rank("llama-3.1-70b/vllm@1", Role.AGGREGATED, 4, 8, 0, wanted))
+    found["llama-3.1-70b/sglang@1 with every kv-cache setting"] = lines(rank("llama-3.1-70b/sglang@1", Role.AGGREGATED, 4, 8, 0, wanted))
     return found
 
 
@@ -103,6 +104,15 @@ def test_kv_settings_that_an_engine_lacks_are_refused() -> None:
     offloaded = rank("llama-3.1-70b/vllm@1", Role.DECODE, 4, 8, 0, KvCacheSpec(offload_bytes=2**30))
     with pytest.raises(InvalidError, match="connector"):
         adapter_for("vllm", False).command(offloaded)
+
+
+@pytest.mark.parametrize(
+    ("engine", "options"), [("trtllm", {"kv-events": "true"}), ("deepinfer", {"serve-command": "s", "kv-offload-bytes": "1"})]
+)
+def test_kv_settings_that_denv_has_no_flag_for_are_refused(engine: str, options: dict[str, str]) -> None:
+    spec = rank("llama-3.1-70b/vllm@1", Role.AGGREGATED, 4, 8, 0)
+    with pytest.raises(InvalidError, match="kv-cache"):
+        adapter_for(engine, False).command(replace(spec, engine=replace(spec.engine, engine=engine, options=options)))
 
 
 def test_speculation_is_a_json_flag_of_vllm() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import signal
+import socket
 import subprocess
 import time
 from dataclasses import dataclass
@@ -14,7 +16,6 @@ from typing import Any
 import httpx
 import psutil
 
-from denvweb.local import embedded
 from fleets.domain.types import Role
 from fleets.domain.views import FleetMap, ReplicaState
 from fleets.engines.prometheus import samples
@@ -112,7 +113,15 @@ class Lab:
         assert token.status == 0, token.err
         argv = [*DENV, "agent", "--control", f"http://127.0.0.1:{self.denv.port}", "--token", token.json()["token"]]
         argv += ["--fleet", FLEET, "--name", NODE, "--gpus", str(PLACES), "--gpu-kind", "CPU", "--host", "127.0.0.1"]
-        argv += ["--port-base", str(_port_base()), "--engine-command", f"vllm={self.tools.vllm}", "--stop-engines-on-exit"]
+        argv += [
+            "--port-base",
+            str(_port_base()),
+            "--engine-command",
+            f"vllm={self.tools.vllm}",
+            "--stop-engines-on-exit",
+            "--port-count",
+            str(12 * PLACES),
+        ]
         argv += ["--state-dir", str(self.denv.home / "agent-lab")]
         with (self.folder / "agent.log").open("ab") as out:
             self._agent = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self.denv.env | QUIET, cwd=ROOT)
@@ -209,6 +218,18 @@ class Lab:
 
 
 def _port_base() -> int:
-    """The first of the ports that the node gives to its engines."""
-    port = embedded.free_port()
-    return port if port < 60_000 else port - 20_000
+    """The first of the ports that the node gives to its engines: below those that the kernel hands out, and free now."""
+    start = random.randrange(20_000, 30_000, 100)
+    for base in range(start, start + 2_000, 100):
+        if all(_is_free(port) for port in range(base, base + 12 * PLACES)):
+            return base
+    raise AssertionError("no free ports")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
