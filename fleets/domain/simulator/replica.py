@@ -37,6 +37,13 @@ class Clock:
         self.serial += 1
         heappush(self.events, (at_s, self.serial, call, argument))
 
+    def run(self) -> None:
+        """Let everything happen that is still to come."""
+        events = self.events
+        while events:
+            now, _, call, argument = heappop(events)
+            call(now, argument)
+
 
 class Job:
     """One request on its way; times are simulated seconds."""

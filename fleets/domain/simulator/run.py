@@ -85,9 +85,7 @@ class _World:
                 call(now, argument)
             arrive(at_s, arrival)
         self.open = False
-        while events:
-            now, _, call, argument = heappop(events)
-            call(now, argument)
+        self.clock.run()
 
     open = True
 
