@@ -8,7 +8,7 @@ from fleets.domain.types import Role
 from tests.vllm.client import LENGTHS, ask, chat, prompt, said
 from tests.vllm.world import Lab
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 WHOLE = "{ mode: aggregated, gpus: 1, replicas: 1 }"
 APART = (

@@ -15,7 +15,7 @@ from tests.vllm.load import Load
 from tests.vllm.test_a_serving import APART, WHOLE
 from tests.vllm.world import Engine, Lab
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 LEASE_S = 30.0
 ASK_TO_KEEP = {"do_remote_decode": True, "do_remote_prefill": False}

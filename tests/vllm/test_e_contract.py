@@ -12,7 +12,7 @@ from tests.integration.test_engine_contract import METRIC_TYPES
 from tests.vllm.test_a_serving import APART, WHOLE
 from tests.vllm.world import Lab
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
