@@ -115,8 +115,8 @@ def test_replay_and_metrics_agree(demo: Instance) -> None:
 
         seen = demo.until(counted, timeout_s=20, what="every request is in the figures")
         for name in ("ttft", "itl"):
-            assert report[f"{name}_p50_ms"] == pytest.approx(seen[name]["p50_s"] * 1000, rel=0.06, abs=2), name
-            assert report[f"{name}_p99_ms"] == pytest.approx(seen[name]["p99_s"] * 1000, rel=0.15, abs=5), name
+            assert report[f"{name}_p50_ms"] == pytest.approx(seen[name]["p50_s"] * 1000, rel=0.06, abs=8), name
+            assert report[f"{name}_p99_ms"] == pytest.approx(seen[name]["p99_s"] * 1000, rel=0.15, abs=15), name
     finally:
         os.kill(traffic, signal.SIGCONT)
 
