@@ -56,6 +56,7 @@ class App:
         self._loops: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | None = None
         self.pool = Pool(connect_deadline_s=config.connect_deadline_s, unforeseen=self._unforeseen)
+        self.outbox = self.pool.outbox
         self.telemetry = Telemetry(config.stage)
         self.stage = Stage(
             clock_s=time.monotonic,

@@ -14,7 +14,8 @@ import httptools
 from fleets.router.chunks import content_of
 from fleets.router.heads import REASONS, Headers, RequestHead, RequestHeads
 from fleets.router.openai import error_body
-from fleets.router.upstream import Connection, set_nodelay
+from fleets.router.outbox import Outbox
+from fleets.router.upstream import Connection
 
 PIPELINE_MAX = 16  # whole requests that may wait on one connection; then reading stops
 
@@ -71,6 +72,7 @@ class Handler(Protocol):
     max_body_bytes: int
     max_header_bytes: int
     heads: RequestHeads
+    outbox: Outbox
 
     def handle(self, head: RequestHead, body: bytes, client: ClientConnection) -> Serving | None:
         """Answer now, or return what will."""
@@ -123,7 +125,6 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        set_nodelay(self._transport)
         peer = self._transport.get_extra_info("peername")
         self.peer = str(peer[0]) if peer else ""
         self._handler.opened(self)
@@ -277,6 +278,7 @@ class ClientConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """End the connection once what was written is sent."""
+        self._handler.outbox.flush()
         self._transport.close()
 
     def _queue(self, head: RequestHead, body: bytes) -> None:
@@ -299,6 +301,7 @@ class ClientConnection(asyncio.Protocol):
                 self._transport.resume_reading()
             self._serve(head, body)
         if self._current is None and self._refusal is not None and not self._transport.is_closing():
+            self._handler.outbox.flush()
             self._transport.write(self._refusal)
             self._transport.close()
         elif self._current is None and self._expects:
@@ -308,6 +311,7 @@ class ClientConnection(asyncio.Protocol):
         """Tell a client that waits with its body to send it, once all before it is answered."""
         if self._current is None and not self._waiting and self._refusal is None:
             self._expects = False
+            self._handler.outbox.flush()
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _too_long(self) -> None:
@@ -323,7 +327,7 @@ class ClientConnection(asyncio.Protocol):
         self._current = self._serving = self._source = None
         self.since_s = self._loop.time()
         if head is None or not head.keep_alive or self._ends or self._handler.draining:
-            self._transport.close()
+            self.close()
         elif self._waiting or self._refusal is not None or self._expects:
             self._loop.call_soon(self._next)
 
@@ -338,10 +342,12 @@ class ClientConnection(asyncio.Protocol):
         request = self._current
         if request is None or self._transport.is_closing():
             return
-        self._transport.write(
-            b"%bcontent-length: %d\r\n%b\r\n%b"
-            % (head, len(body), self._connection_line(request), b"" if request.method == b"HEAD" else body)
-        )
+        line = self._connection_line(request)
+        if request.method == b"HEAD":
+            data = b"%bcontent-length: %d\r\n%b\r\n" % (head, len(body), line)
+        else:
+            data = b"%bcontent-length: %d\r\n%b\r\n%b" % (head, len(body), line, body)
+        self._handler.outbox.put(self._transport, data)
         self._done()
 
     def begin(self, head: bytes) -> None:
@@ -382,6 +388,7 @@ class ClientConnection(asyncio.Protocol):
         if self._current is None or self._transport.is_closing():
             return
         if self._head_out:
+            self._handler.outbox.flush()
             data = self._head_out + data
             self._head_out = b""
         self._transport.write(data)

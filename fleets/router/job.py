@@ -409,13 +409,14 @@ class Job(Trace):
             return
         self.over = True
         self._let_go_of_unit()
+        self._relay = None  # each holds the other: without this only the collector of cycles would end them
         self.finish(now())
         self._services.ended(self)
 
     def _series(self, choice: Choice, route: Route) -> Series:
         spec = choice.unit.spec
         return self._services.telemetry.series(
-            spec.unit, self.prefill_release or spec.prefill_release, choice.decode.spec.release, route, self.pin is not None
+            spec.unit, self.prefill_release or spec.prefill_release, choice.decode.release, route, self.pin is not None
         )
 
 

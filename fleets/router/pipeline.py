@@ -13,7 +13,6 @@ from fleets.router.client import Client
 from fleets.router.config import Config
 from fleets.router.heads import Headers, RequestHead
 from fleets.router.job import Job
-from fleets.router.openai import Ask
 from fleets.router.policy import Pin, Stage
 from fleets.router.services import Services
 from fleets.router.telemetry import Telemetry, now
@@ -46,7 +45,10 @@ class Pipeline:
             self._serial += 1
             request_id = b"%b%08x" % (self._id_prefix, self._serial)
         try:
-            ask = self._ask(head, body)
+            ask = openai.parse(head.path, body)
+            table = self._stage.table
+            if table is not None and ask.model != table.model:
+                raise InvalidError(f"the model `{ask.model}` does not exist here; this is `{table.model}`", code="model_not_found")
         except InvalidError as error:
             status = 404 if error.code == "model_not_found" else 400
             headers: Headers = [_JSON, (b"x-request-id", request_id)]
@@ -83,13 +85,6 @@ class Pipeline:
             self.idle.set()
         if job.pin is not None and (done := self._probes.get(job)) is not None and not done.done():
             done.set_result(None)
-
-    def _ask(self, head: RequestHead, body: bytes) -> Ask:
-        ask = openai.parse(head.path, body)
-        table = self._stage.table
-        if table is not None and ask.model != table.model:
-            raise InvalidError(f"the model `{ask.model}` does not exist here; this is `{table.model}`", code="model_not_found")
-        return ask
 
     def _session_point(self, head: RequestHead) -> float | None:
         """The hash of a request's session, in [0, 1)."""

@@ -35,6 +35,7 @@ class ReplicaState:
         "name",
         "out_until_s",
         "outs",
+        "release",
         "role",
         "running",
         "spec",
@@ -66,6 +67,7 @@ class ReplicaState:
         self.spec = spec
         self.role = spec.role
         self.engine_id = spec.engine_id
+        self.release = spec.release
         self.address = (spec.host, spec.port)
         self.draining = spec.readiness is ReplicaReadiness.DRAINING
 

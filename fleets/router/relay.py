@@ -14,7 +14,7 @@ from fleets.router import openai
 from fleets.router.chunks import content_of, template_of, text_chunks
 from fleets.router.client import Client
 from fleets.router.heads import AnswerHead
-from fleets.router.telemetry import Trace, now
+from fleets.router.telemetry import FLUSH_GAPS, Trace, now
 from fleets.router.upstream import Connection, Leg, LegError, Taker
 
 _DONE = b"data: [DONE]"
@@ -69,9 +69,15 @@ class Relay:
             return 0
         count, end = text_chunks(data, self._before, self._after)
         if count and end == len(data):
-            at_s = now()
+            trace, at_s = self._trace, now()
             self._client.pass_on(data, last=False)
-            self._trace.token(at_s, count)
+            gaps = trace.gaps
+            if gaps is None or len(gaps) >= FLUSH_GAPS:
+                trace.token(at_s, count)
+            else:  # as there, without the call
+                gaps.append(at_s - trace.last_s)
+                trace.last_s = at_s
+                trace.tokens += count
             return 1
         if count and not self.failure and data[end:] == _LAST_CHUNKS:
             at_s = now()

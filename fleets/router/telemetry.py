@@ -166,7 +166,7 @@ class Trace:
     """One request's times and outcome, counted once when it ends."""
 
     __slots__ = (
-        "_gaps", "_gaps_n", "_gaps_over", "cancelled", "error", "extra", "first_s", "head_s", "kv_failed", "kv_recomputed", "last_s",
+        "_gaps_n", "_gaps_over", "cancelled", "error", "extra", "first_s", "gaps", "head_s", "kv_failed", "kv_recomputed", "last_s",
         "prefill_s", "queued_s", "reason", "reasons", "sent_s", "series", "start_s", "tokens", "usage",
     )  # fmt: skip
 
@@ -178,7 +178,7 @@ class Trace:
         self.head_s: float | None = None  # its head came
         self.first_s: float | None = None  # its first token went to the client
         self.last_s = 0.0  # its latest one did
-        self._gaps: list[float] | None = None
+        self.gaps: list[float] | None = None
         self._gaps_n = 0
         self._gaps_over: dict[str, int] | None = None
         self.series: Series | None = None
@@ -206,10 +206,10 @@ class Trace:
     def token(self, at_s: float, events: int) -> None:
         """Content went to the client."""
         self.tokens += events
-        gaps = self._gaps
+        gaps = self.gaps
         if gaps is None:
             self.first_s = at_s
-            self._gaps = []
+            self.gaps = []
         else:
             gaps.append(at_s - self.last_s)
             if len(gaps) >= FLUSH_GAPS:
@@ -222,7 +222,7 @@ class Trace:
 
     def flush(self) -> None:
         """Count the gaps so far: a long stream shows in the window that it runs in."""
-        series, gaps = self.series, self._gaps
+        series, gaps = self.series, self.gaps
         if series is None or not gaps:
             return
         series.gaps += gaps
@@ -244,7 +244,7 @@ class Trace:
         series = self.series
         if series is None:
             return
-        if self._gaps:
+        if self.gaps:
             self.flush()
         series.requests += 1
         if self.reason:

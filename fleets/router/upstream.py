@@ -1,5 +1,7 @@
 """Connections to engines: a hand-made HTTP/1.1 client on asyncio.Protocol, pooled by address, with deadlines for each leg.
 
+Event loops set TCP_NODELAY on every connection by themselves; without it each token could wait 40 ms for the peer's delayed ACK.
+
 No task or future is made for a leg on a kept connection: who wants the answer is called from the read that brings it. Deadlines are
 looked at together a few times a second, because nearly every leg ends long before its own.
 """
@@ -8,20 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol, cast
 
 from fleets.router.chunks import ChunkError, Unchunker, whole_chunks
 from fleets.router.heads import AnswerHead, AnswerHeads, HeadError
+from fleets.router.outbox import Outbox
 from fleets.router.telemetry import now
 
 log = logging.getLogger("fleets.router.upstream")
 
 Address = tuple[str, int]
 
-IDLE_MAX = 256  # kept connections for each address
+IDLE_MAX = 1024  # kept connections for each address
 STALE_WITHIN_S = 0.5  # a kept connection that ends sooner than this after a request was ending already
 TICK_S = 0.05  # between two looks at the deadlines
 
@@ -107,7 +109,6 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        set_nodelay(self._transport)
 
     def send(self, data: bytes, taker: Taker, *, kept: bool, sent_s: float, first_s: float, total_s: float) -> None:
         """Send a request. Deadlines count from `sent_s`."""
@@ -117,7 +118,7 @@ class Connection(asyncio.Protocol):
         self._total_at = sent_s + total_s
         self._first_at = sent_s + first_s if first_s < total_s else self._total_at
         self._pool.watch(self)
-        self._transport.write(data)
+        self._pool.outbox.put(self._transport, data)
 
     @property
     def usable(self) -> bool:
@@ -207,10 +208,14 @@ class Connection(asyncio.Protocol):
         head = self._head
         if head is None:
             return
-        self._seen = True
         if head.chunked:
-            if self._unchunker is None and self._whole(taker, data, head.keep):
-                return
+            if self._unchunker is None:
+                taken = taker.text(data)
+                if taken > 0:
+                    return
+                self._seen = True
+                if self._whole(taker, data, taken, head.keep):
+                    return
             unchunker = self._unchunker
             if unchunker is None:
                 unchunker = self._unchunker = Unchunker()
@@ -220,6 +225,7 @@ class Connection(asyncio.Protocol):
             surplus = bool(unchunker.rest)
         else:
             content, done, surplus = self._counted(data)
+        self._seen = self._seen or bool(content)
         if done:
             self._finish(head.keep and not surplus)
         if content:
@@ -227,9 +233,8 @@ class Connection(asyncio.Protocol):
         if done:
             taker.ended()
 
-    def _whole(self, taker: Taker, data: bytes, keep: bool) -> bool:
-        """Hand on a read that is whole chunks without looking into each; False when it is not."""
-        taken = taker.text(data)
+    def _whole(self, taker: Taker, data: bytes, taken: int, keep: bool) -> bool:
+        """Hand on a read that is whole chunks without looking into each, if it is not `taken` already; False when it is not."""
         if not taken:
             taken = whole_chunks(data)
             if not taken:
@@ -297,10 +302,14 @@ class Connection(asyncio.Protocol):
     def _finish(self, keep: bool) -> None:
         """The answer is whole."""
         self._settle()
-        if keep and not self._transport.is_closing():
-            self._pool.keep(self)
-        else:
+        if not keep or self._transport.is_closing():
             self._transport.close()
+            return
+        kept = self._pool.kept.get(self.address)
+        if kept is not None and len(kept) < IDLE_MAX:
+            kept.append(self)
+        else:
+            self._pool.keep(self)
 
     def _fail(self, kind: LegFailure, detail: str) -> None:
         taker = self._taker
@@ -322,11 +331,12 @@ class Connection(asyncio.Protocol):
         if self._taker is not None:
             self._taker.leg = None
             self._taker = None
-            self._pool.unwatch(self)
-        self._head = self._unchunker = None
+            self._pool.busy.discard(self)
         self._data = b""
-        self._stream = self._seen = False
-        self._have = 0
+        if self._head is not None:
+            self._head = self._unchunker = None
+            self._stream = self._seen = False
+            self._have = 0
         if self._body:
             self._body = []
 
@@ -334,14 +344,19 @@ class Connection(asyncio.Protocol):
 class Dial:
     """A connection being made for a leg."""
 
+    __slots__ = ("_data", "_first_s", "_pool", "_taker", "_task", "_total_s", "_until_s")
+
     def __init__(self, pool: Pool, address: Address, data: bytes, taker: Taker, *, first_s: float, total_s: float) -> None:
         self._pool = pool
         self._taker: Taker | None = taker
         self._data = data
         self._first_s, self._total_s = first_s, total_s
+        self._until_s = now() + pool.connect_deadline_s
         taker.leg = self
-        self._task = asyncio.ensure_future(pool.connect(address))
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(loop.create_connection(lambda: Connection(pool, address), *address))
         self._task.add_done_callback(self._made)
+        pool.watch(self)
 
     def hang_up(self) -> None:
         """Nobody wants it any more."""
@@ -355,38 +370,50 @@ class Dial:
         self._taker = taker
         taker.leg = self
 
-    def _made(self, task: asyncio.Task[Connection]) -> None:
+    def late(self, now_s: float) -> bool:
+        """Whether it takes too long."""
+        return now_s >= self._until_s
+
+    def expire(self) -> None:
+        """It takes too long."""
+        taker = self._taker
+        self.hang_up()
+        self._pool.unwatch(self)
+        self._tell(taker, f"no connection within {self._pool.connect_deadline_s:g} s")
+
+    def _made(self, task: asyncio.Task[tuple[asyncio.Transport, Connection]]) -> None:
         taker, self._taker = self._taker, None
+        self._pool.unwatch(self)
         if task.cancelled():
-            if taker is not None:
-                taker.leg = None
-                self._pool.tell(taker, LegError(LegFailure.CONNECT, "the router stops"))
-            return
-        error = task.exception()
-        if error is None:
-            if taker is None:
-                self._pool.keep(task.result())
-            else:
-                task.result().send(self._data, taker, kept=False, sent_s=now(), first_s=self._first_s, total_s=self._total_s)
-        elif taker is not None:
+            self._tell(taker, "the router stops")
+        elif task.exception() is not None:
+            self._tell(taker, "the engine takes no connection")
+        elif taker is None:
+            self._pool.keep(task.result()[1])
+        else:
+            task.result()[1].send(self._data, taker, kept=False, sent_s=now(), first_s=self._first_s, total_s=self._total_s)
+
+    def _tell(self, taker: Taker | None, detail: str) -> None:
+        if taker is not None:
             taker.leg = None
-            self._pool.tell(taker, error if isinstance(error, LegError) else LegError(LegFailure.CONNECT, "the engine takes no connection"))
+            self._pool.tell(taker, LegError(LegFailure.CONNECT, detail))
 
 
 class Pool:
     """Idle connections by address, and the deadlines of the busy ones."""
 
     def __init__(self, *, connect_deadline_s: float, unforeseen: Callable[[BaseException], None] | None = None) -> None:
-        self._connect_deadline_s = connect_deadline_s
+        self.connect_deadline_s = connect_deadline_s
         self._unforeseen = unforeseen
-        self._idle: dict[Address, list[Connection]] = {}
-        self._busy: set[Connection] = set()
+        self.kept: dict[Address, list[Connection]] = {}
+        self.busy: set[Connection | Dial] = set()
         self._ticking = False
         self.heads = AnswerHeads()
+        self.outbox = Outbox()
 
     def send(self, address: Address, data: bytes, taker: Taker, *, sent_s: float, first_s: float, total_s: float) -> None:
         """Send a leg on a kept connection, the one used last, which the engine is least likely to be closing; else on a new one."""
-        kept = self._idle.get(address)
+        kept = self.kept.get(address)
         while kept:
             connection = kept.pop()
             if connection.usable:
@@ -398,23 +425,11 @@ class Pool:
         """Send a leg on a new connection."""
         Dial(self, address, data, taker, first_s=first_s, total_s=total_s)
 
-    async def connect(self, address: Address) -> Connection:
-        """A new connection; LegError when the engine takes none in time."""
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(self._connect_deadline_s):
-                _, connection = await loop.create_connection(lambda: Connection(self, address), *address)
-        except TimeoutError as error:
-            raise LegError(LegFailure.CONNECT, f"no connection within {self._connect_deadline_s:g} s") from error
-        except OSError as error:
-            raise LegError(LegFailure.CONNECT, "the engine takes no connection") from error
-        return connection
-
     def keep(self, connection: Connection) -> None:
         """Take a connection back after a whole answer."""
-        kept = self._idle.get(connection.address)
+        kept = self.kept.get(connection.address)
         if kept is None:
-            kept = self._idle[connection.address] = []
+            kept = self.kept[connection.address] = []
         if len(kept) < IDLE_MAX:
             kept.append(connection)
         else:
@@ -422,28 +437,28 @@ class Pool:
 
     def drop(self, connection: Connection) -> None:
         """A connection ended."""
-        kept = self._idle.get(connection.address)
+        kept = self.kept.get(connection.address)
         if kept and connection in kept:
             kept.remove(connection)
             if not kept:
-                del self._idle[connection.address]
+                del self.kept[connection.address]
 
-    def watch(self, connection: Connection) -> None:
+    def watch(self, leg: Connection | Dial) -> None:
         """Mind its deadlines."""
-        self._busy.add(connection)
+        self.busy.add(leg)
         if not self._ticking:
             self._ticking = True
             asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
-    def unwatch(self, connection: Connection) -> None:
+    def unwatch(self, leg: Connection | Dial) -> None:
         """It has an answer, or none any more."""
-        self._busy.discard(connection)
+        self.busy.discard(leg)
 
     def _tick(self) -> None:
         now_s = now()
-        for connection in [connection for connection in self._busy if connection.late(now_s)]:
-            connection.expire()
-        self._ticking = bool(self._busy)
+        for leg in [leg for leg in self.busy if leg.late(now_s)]:
+            leg.expire()
+        self._ticking = bool(self.busy)
         if self._ticking:
             asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
@@ -466,13 +481,13 @@ class Pool:
     @property
     def open(self) -> int:
         """Connections, idle and busy."""
-        return len(self._busy) + sum(len(kept) for kept in self._idle.values())
+        return len(self.busy) + sum(len(kept) for kept in self.kept.values())
 
     def close(self) -> None:
         """End all connections."""
-        for connection in [*self._busy, *(connection for kept in self._idle.values() for connection in kept)]:
-            connection.hang_up()
-        self._idle.clear()
+        for leg in [*self.busy, *(connection for kept in self.kept.values() for connection in kept)]:
+            leg.hang_up()
+        self.kept.clear()
 
 
 class Exchange:
@@ -518,10 +533,3 @@ async def exchange(pool: Pool, address: Address, data: bytes, *, first_s: float,
     pool.send(address, data, taker, sent_s=now(), first_s=first_s, total_s=total_s)
     head, body = await taker.wait()
     return head.status, body
-
-
-def set_nodelay(transport: asyncio.Transport) -> None:
-    """Without it each token may wait for the peer's delayed ACK: 40 ms."""
-    raw = transport.get_extra_info("socket")
-    if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

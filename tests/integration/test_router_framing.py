@@ -12,6 +12,7 @@ import pytest
 
 from fleets.router.client import ClientConnection, Handler
 from fleets.router.heads import RequestHead, RequestHeads
+from fleets.router.outbox import Outbox
 from tests.integration.fake_engine import WORDS, engines
 from tests.integration.router_bench import chat, message, plain_unit, router, table
 
@@ -64,6 +65,7 @@ class _Echo:
         self.requests: list[_Got] = []
         self.hold = False
         self.heads = heads or RequestHeads()
+        self.outbox = Outbox()
 
     def handle(self, head: RequestHead, body: bytes, client: ClientConnection) -> None:
         self.requests.append(_Got(head, body))
