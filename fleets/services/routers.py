@@ -17,6 +17,8 @@ from fleets.selectors.rows import leader_of, state_of, units_with_ranks
 from fleets.services.routing import stage_lock, table_refresh
 from metrics.services import gauges_record, series_ingest
 
+_PLAINLY_OVER = 0.2
+
 
 @transaction.atomic
 def router_report_take(*, report: RouterReport, now: datetime | None = None) -> bool:
@@ -32,11 +34,19 @@ def router_report_take(*, report: RouterReport, now: datetime | None = None) -> 
     if not series_ingest(source=source, seq=report.seq, at=at, series=report.series, stage=report.stage, received_at=now):
         return False
     _router_write(report, now)
+    if _plainly_over(report):
+        wake("releases.reconcile")  # a release that is this bad should not wait for the clock
     for gauge in sorted(report.gauges, key=lambda gauge: gauge.unit):  # one order, so that two routers do not wait for each other
         gauges_record(at=at, stage=report.stage, unit=gauge.unit, values=_values(gauge), source=report.router, received_at=now)
     if report.probes:
         _probes_take(report.stage, report.probes, now)
     return True
+
+
+def _plainly_over(report: RouterReport) -> bool:
+    """Whether far more of this second's requests were over some limit than any alarm allows."""
+    counts = (count for delta in report.series if not delta.key.probe for count in delta.alarms.values())
+    return any(count.k > _PLAINLY_OVER * count.n for count in counts)
 
 
 def _router_write(report: RouterReport, now: datetime) -> None:

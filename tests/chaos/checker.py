@@ -82,7 +82,9 @@ def _capacity(record: Record) -> list[str]:
 
 
 def _hurt(injuries: Sequence[Injury], at: float, within_s: float) -> bool:
-    return any(injury.at - 1 <= at <= injury.at + injury.lasted_s + within_s for injury in injuries)
+    """Whether an engine was hurt shortly before: what was ready when it was decided need not be any more."""
+    engines = (injury for injury in injuries if injury.what.startswith("engine"))
+    return any(injury.at - 1 <= at <= injury.at + injury.lasted_s + within_s for injury in engines)
 
 
 def _rollouts(record: Record) -> list[str]:
