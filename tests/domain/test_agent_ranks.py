@@ -117,7 +117,7 @@ def test_an_end_that_was_asked_for_is_no_death() -> None:
 
 def test_a_kill_is_told_with_its_reason() -> None:
     run = ranks.killed(running(), "not ready within its start deadline of 600 s and killed")
-    assert die(run, -9, 600.0).detail.startswith("not ready within its start deadline of 600 s and killed after 10:00 min; try 2 in")
+    assert die(run, -9, 600.0).detail.startswith("not ready within its start deadline of 600 s and killed after 10 min; try 2 in")
 
 
 def test_exit_sentences() -> None:
