@@ -20,8 +20,10 @@ from fleets.domain.protocol import ConditionalPolicy
 from fleets.domain.simulator.arrivals import Process, at_rate, drawn
 from fleets.domain.simulator.run import simulate
 from fleets.domain.simulator.types import Arrival, PoolShape, RouterShape, Run, StageShape
+from fleets.domain.sizing.cases import DEEPSEEK_DAY
 from fleets.domain.types import Role
 from fleets.engines.sim.config import FLASH_SHAPE
+from tests.bench.measured_silicon import cross_validated, read_points
 from tests.bench.measured_vllm import Errors, calibrated, errors, read_systems
 from tests.virtual_engine import engine_sees
 
@@ -119,11 +121,25 @@ def _against_vllm(traces: Path) -> dict[str, float]:
     }
 
 
+def _against_silicon(traces: Path) -> dict[str, float]:
+    """The timing model beside InferenceX's aggregated points, each predicted from the others."""
+    points = read_points(traces)
+    if not points:
+        print("InferenceX       no measured points here")
+        return {}
+    fit = cross_validated(points)
+    inside = f"{fit.within_interval:.0%} within 0.8 to 1.25 times"
+    print(f"InferenceX       {fit.points:,} aggregated points: TPOT {fit.mape:.1%} off on average, median {fit.median:.1%}, {inside}")
+    return {"silicon_points": float(fit.points), "silicon_tpot_mape": fit.mape, "silicon_within_interval": fit.within_interval}
+
+
 def main() -> None:
     """All parts."""
     traces = Path(sys.argv[1]) if len(sys.argv) > 1 else _TRACES
     requests = int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000
-    figures = _against_engine(traces) | _against_vllm(traces) | _speed(requests)
+    figures = _against_engine(traces) | _against_vllm(traces) | _against_silicon(traces) | _speed(requests)
+    figures["deepseek_nodes"] = DEEPSEEK_DAY.nodes
+    print(f"DeepSeek's day   {DEEPSEEK_DAY.prefill_nodes:.1f} + {DEEPSEEK_DAY.decode_nodes:.1f} = {DEEPSEEK_DAY.nodes:.1f} nodes of 226.75")
     print(json.dumps({name: float(f"{value:.4g}") for name, value in figures.items()}))
 
 
