@@ -64,6 +64,14 @@ def _roles(user: Person) -> tuple[tuple[str, str], ...]:
     return known
 
 
+def roles_of(user: Person) -> dict[str, list[str]]:
+    """All roles of a person by model, what everybody is included."""
+    found: dict[str, list[str]] = {}
+    for model, role in _roles(user):
+        found[model] = sorted({*found.get(model, []), role})
+    return found
+
+
 def actions_of(user: Person, model: str) -> frozenset[Action]:
     """All that a person may do with a model."""
     if isinstance(user, User) and user.is_superuser:

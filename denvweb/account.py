@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -13,6 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from denvweb.access import roles_of
 from denvweb.api import schema_of
 from denvweb.auth import token_create
 from denvweb.core import wire
@@ -27,6 +28,7 @@ class MeView:
 
     username: str
     admin: bool
+    roles: dict[str, list[str]] = field(default_factory=dict)  # by model or `*`
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class MeEndpoint(APIView):
     @extend_schema(responses=schema_of(MeView), operation_id="me")
     def get(self, request: Request) -> Response:
         """Who the caller is."""
-        return Response(wire.to_plain(MeView(username=request.user.get_username(), admin=bool(request.user.is_superuser))))
+        return Response(wire.to_plain(MeView(request.user.get_username(), bool(request.user.is_superuser), roles_of(request.user))))
 
 
 class TokensEndpoint(APIView):

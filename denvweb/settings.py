@@ -135,10 +135,18 @@ SPECTACULAR_SETTINGS = {
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "denvweb.openapi.stream_add"],
-    "ENUM_NAME_OVERRIDES": {"NodeState": "fleets.domain.types.NodeState", "ReplicaState": "fleets.domain.views.ReplicaState"},
+    "ENUM_NAME_OVERRIDES": {
+        "NodeState": "fleets.domain.types.NodeState",
+        "ReplicaState": "fleets.domain.views.ReplicaState",
+        "PoolRole": "fleets.domain.types.Role",
+    },
 }
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = 16 * 2**20  # a router's report after a long cut, or a spec file that is refused with a good message
+
+PUBLIC_URL = env.read("DENV_PUBLIC_URL", "http://127.0.0.1:8080").rstrip("/")  # where people reach the dashboard; links in Slack begin so
+SLACK_API_URL = env.read("DENV_SLACK_API_URL", "https://slack.com/api/")
+SLACK_HOOKS_URL = env.read("DENV_SLACK_HOOKS_URL", "https://hooks.slack.com")
 
 CELERY_BROKER_URL = REDIS_URL
 

@@ -13,6 +13,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("readyz", health.readyz),
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("api/v1/", include("denvweb.account")),
+    path("api/v1/", include("denvweb.grants")),
     path("api/v1/", include("releases.api.urls")),
     path("api/v1/", include("fleets.api.urls")),
     path("api/v1/", include("metrics.api.urls")),

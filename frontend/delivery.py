@@ -11,12 +11,15 @@ from django.utils import timezone
 
 from denvweb.core.errors import DenvError
 from frontend.sending import DeliveryError
+from frontend.slack.app import slack_prune
+from frontend.slack.notices import slack_send
+from frontend.slack.replies import replies_send
 from frontend.webhooks import webhook_send
 from metrics.services import Notice, outbox_claim, outbox_failed, outbox_sent
 
 log = logging.getLogger(__name__)
 
-_SENDERS: Mapping[str, Callable[[Notice], None]] = {"webhook": webhook_send}
+_SENDERS: Mapping[str, Callable[[Notice], None]] = {"webhook": webhook_send, "slack": slack_send}
 _busy = threading.Lock()
 
 
@@ -31,7 +34,10 @@ def deliver_soon() -> threading.Thread | None:
 
 def _run() -> None:
     try:
+        replies_send()
         deliver()
+        replies_send()
+        slack_prune()
     finally:
         _busy.release()
         close_old_connections()

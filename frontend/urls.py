@@ -6,6 +6,7 @@ from django.contrib.auth import views as auth
 from django.urls import URLPattern, path, re_path
 
 from frontend.pages import actions, assets, events, fleets, overview, releases, stage
+from frontend.slack.urls import urlpatterns as slack_urlpatterns
 
 urlpatterns: list[URLPattern] = [
     path("", overview.overview, name="overview"),
@@ -22,5 +23,6 @@ urlpatterns: list[URLPattern] = [
     path("stages/<str:model>/<str:name>/charts", stage.stage_charts, name="stage-charts"),
     path("stages/<str:model>/<str:name>/rollback", actions.rollback, name="rollback"),
     re_path(r"^stages/(?P<model>[^/]+)/(?P<name>[^/]+)/rollout/(?P<action>promote|pause|resume)$", actions.act, name="rollout-act"),
+    *slack_urlpatterns,
     path("assets/plotly-<str:version>.min.js", assets.plotly_js, name="plotly"),
 ]

@@ -129,3 +129,36 @@ def test_roles_add_up_and_a_superuser_has_them_all() -> None:
     client = client_of(User.objects.create_superuser("root"), "api")
     assert client.get("/api/v1/stages").status_code == 200
     assert client_of(user, "api").get("/api/v1/stages").status_code == 200
+
+
+def call(client: Client, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    response = getattr(client, method)(f"/api/v1/{path}", body, content_type="application/json")
+    return response.status_code, response.json() if response.content else None
+
+
+def test_roles_are_given_and_taken_over_rest_by_who_administers_the_model() -> None:
+    ann, bea = client_of(person(Role.ADMIN), "api"), client_of(person(Role.VIEWER, name="bea"), "api")
+    wish = {"user": "bea", "model": "ds-flash", "role": "operator"}
+    assert call(bea, "post", "grants", wish)[0] == 403
+    status, made = call(ann, "post", "grants", wish)
+    assert (status, made["role"], made["created_by"]) == (201, "operator", "ann")
+    assert call(ann, "post", "grants", wish)[1]["id"] == made["id"]
+    assert call(ann, "post", "grants", wish | {"model": "*"})[0] == 403
+    assert call(ann, "post", "grants", wish | {"model": "other"})[0] == 404
+    assert call(ann, "post", "grants", wish | {"user": "nobody"})[0] == 404
+    assert call(ann, "post", "grants", wish | {"role": "king"})[0] == 400
+    assert call(bea, "get", "me")[1]["roles"] == {"*": ["none"], "ds-flash": ["operator", "viewer"]}
+    assert [row["user"] for row in call(ann, "get", "grants")[1]["results"]] == ["ann", "bea", "bea"]
+    assert call(bea, "get", "grants")[1]["results"] == []
+    assert call(bea, "delete", f"grants/{made['id']}")[0] == 403
+    assert call(ann, "delete", f"grants/{made['id']}")[0] == 204
+    kinds = list(Event.objects.exclude(kind="change.refused").order_by("seq").values_list("kind", flat=True))
+    assert kinds == ["role.given", "role.taken"]
+
+
+def test_the_policy_over_rest() -> None:
+    ann, bea = client_of(person(Role.ADMIN), "api"), client_of(person(Role.VIEWER, name="bea"), "api")
+    assert call(bea, "get", "policies/ds-flash")[1] == {"model": "ds-flash", "approver_differs": False}
+    assert call(bea, "put", "policies/ds-flash", {"approver_differs": True})[0] == 403
+    assert call(ann, "put", "policies/ds-flash", {"approver_differs": True})[0] == 200
+    assert call(bea, "get", "policies/ds-flash")[1]["approver_differs"] is True

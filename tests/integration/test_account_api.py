@@ -27,7 +27,7 @@ def test_nobody_is_refused_with_the_one_error_body() -> None:
 
 def test_a_token_acts_for_its_owner() -> None:
     user = User.objects.create_user("ann")
-    assert client_of(user).get("/api/v1/me").json() == {"username": "ann", "admin": False}
+    assert client_of(user).get("/api/v1/me").json() == {"username": "ann", "admin": False, "roles": {"*": ["admin"]}}
 
 
 def test_a_revoked_token_is_refused() -> None:

@@ -1,0 +1,60 @@
+"""REST: the Slack app. Administrators only; secrets go in and never come out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers, status
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from denvweb.api import schema_of
+from denvweb.auth import via_of
+from denvweb.core import wire
+from frontend.api.channels import IsAdministrator
+from frontend.models import SlackApp
+from frontend.slack.app import slack_app_set
+
+
+@dataclass(frozen=True, slots=True)
+class SlackAppView:
+    """The app, and which of its secrets are set."""
+
+    team: str
+    bot_token_set: bool
+    signing_secret_set: bool
+    app_token_set: bool
+
+
+class SlackAppRequest(serializers.Serializer[Any]):
+    """The app's workspace and secrets; one that is left out stays as it is."""
+
+    team = serializers.RegexField(r"^T[A-Z0-9]{8,15}$", help_text="id of the workspace, such as T0123456789")
+    bot_token = serializers.RegexField(r"^xoxb-[\w-]+$", required=False, default="", max_length=200, allow_blank=True)
+    signing_secret = serializers.RegexField(r"^[\w-]+$", required=False, default="", max_length=100, allow_blank=True)
+    app_token = serializers.RegexField(r"^xapp-[\w-]+$", required=False, default="", max_length=300, allow_blank=True)
+
+
+class SlackAppEndpoint(APIView):
+    """GET and PUT /slack."""
+
+    permission_classes = [IsAuthenticated, IsAdministrator]
+
+    @extend_schema(responses=schema_of(SlackAppView), operation_id="slack_retrieve")
+    def get(self, request: Request) -> Response:
+        """Which workspace is set up; an empty team when none is."""
+        row = SlackApp.objects.first() or SlackApp()
+        view = SlackAppView(row.team, bool(row.bot_token), bool(row.signing_secret), bool(row.app_token))
+        return Response(wire.to_plain(view))
+
+    @extend_schema(request=SlackAppRequest, responses={204: None}, operation_id="slack_set")
+    def put(self, request: Request) -> Response:
+        """Set the app up, or change a secret."""
+        wanted = SlackAppRequest(data=request.data)
+        wanted.is_valid(raise_exception=True)
+        slack_app_set(**wanted.validated_data, actor=request.user.get_username(), via=via_of(request))
+        return Response(status=status.HTTP_204_NO_CONTENT)

@@ -1,0 +1,1 @@
+"""Slack: notices with buttons, `/denv` commands, and who in Slack is who here."""

@@ -1,0 +1,71 @@
+"""Notices into Slack: one thread a rollout, with the buttons that fit the rollout as it stands when the message is sent."""
+
+from __future__ import annotations
+
+import http.client
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from denvweb.core.errors import NotFoundError
+from denvweb.core.ids import random_id
+from frontend.models import SlackThread
+from frontend.sending import DeliveryError, retry_after_s
+from frontend.slack import blocks
+from frontend.slack.app import slack_config
+from metrics.services import Notice
+from releases.domain.views import RolloutView
+from releases.selectors.rollouts import rollout_view
+
+if TYPE_CHECKING:
+    from slack_sdk.errors import SlackApiError
+
+# Trying again would say the same; all else (a token that was revoked, a bot not yet invited) somebody may mend meanwhile.
+_HOPELESS = {"invalid_blocks", "invalid_blocks_format", "channel_not_found", "is_archived", "msg_too_long", "no_text"}
+_LOUD = {"rollout.rolling-back", "rollout.blocked"}  # shown in the channel too, though they answer in a thread
+
+
+def slack_send(notice: Notice) -> None:
+    """Post one notice; DeliveryError when Slack did not take it."""
+    from slack_sdk.errors import SlackApiError, SlackClientError
+
+    event = notice.event
+    thread = SlackThread.objects.filter(rollout=event.rollout, channel=notice.channel).first() if event.rollout else None
+    more: dict[str, Any] = {}
+    if thread is not None:
+        more = {"thread_ts": thread.ts, "reply_broadcast": event.kind in _LOUD}
+    shown = message(notice, _rollout(event.rollout))
+    try:
+        answer = (
+            slack_config()
+            .client()
+            .chat_postMessage(channel=notice.address, text=event.sentence[: blocks.TEXT_MAX], blocks=shown, unfurl_links=False, **more)
+        )
+    except SlackApiError as error:
+        raise _refused(error) from error
+    except (SlackClientError, OSError, http.client.HTTPException) as error:
+        raise DeliveryError(f"Slack did not answer: {type(error).__name__} {error}".strip()) from error
+    if event.rollout and thread is None:
+        SlackThread.objects.get_or_create(rollout=event.rollout, channel=notice.channel, defaults={"ts": str(answer["ts"])})
+
+
+def message(notice: Notice, rollout: RolloutView | None) -> list[blocks.Block]:
+    """The blocks of a notice."""
+    event = notice.event
+    who = f"by {event.actor}" if event.actor != "system" else ""
+    details = [event.stage, f"rollout {event.rollout}" if event.rollout else event.fleet, who, event.at.strftime("%Y-%m-%d %H:%M:%S UTC")]
+    button = blocks.Button(rollout.id, rollout.generation, random_id("b", 16)) if rollout else None
+    return blocks.notice(level=event.level, sentence=event.sentence, details=details, verbs=blocks.verbs_for(rollout), button=button)
+
+
+def _rollout(id: str) -> RolloutView | None:
+    try:
+        return rollout_view(id=id) if id else None
+    except NotFoundError:
+        return None
+
+
+def _refused(error: SlackApiError) -> DeliveryError:
+    headers = getattr(error.response, "headers", None) or {}
+    after = next((value for name, value in headers.items() if name.lower() == "retry-after"), None)
+    code = str(error.response.get("error", "")) if hasattr(error.response, "get") else str(error)
+    return DeliveryError(f"Slack answered {code}", retry_after_s=retry_after_s(after, now=datetime.now(UTC)), hopeless=code in _HOPELESS)

@@ -1,0 +1,380 @@
+"""Slack over HTTP, against a Slack that is a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from denvweb.auth import token_create
+from denvweb.models import Grant
+from frontend import delivery
+from frontend.models import SlackReply, SlackUser
+from frontend.slack import people
+from frontend.slack.app import slack_app_set
+from frontend.slack.people import Caller, account_of, link_url
+from frontend.slack.replies import replies_send
+from frontend.slack.signature import is_slack, signature_of
+from metrics.models import Event, Outbox
+from metrics.services import channel_create, event_append
+from releases.models import RollbackRequest, Rollout
+from tests.integration.rollouts_world import STAGE, Demo, make_api
+from tests.integration.slack_fake import CHANNEL, SECRET, TEAM, TOKEN
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ANN, EVE = "U0000000ANN", "U0000000EVE"
+
+
+def test_the_signature_is_that_of_slacks_documentation() -> None:
+    body = (
+        b"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V&channel_name=foobar"
+        b"&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text=&response_url=https%3A%2F%2Fhooks.slack.com"
+        b"%2Fcommands%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c"
+    )
+    signature = "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"
+    assert signature_of(SECRET, "1531420618", body) == signature
+    assert is_slack(SECRET, timestamp="1531420618", signature=signature, body=body, now_s=1531420618 + 299)
+    assert not is_slack(SECRET, timestamp="1531420618", signature=signature, body=body, now_s=1531420618 + 301)
+    assert not is_slack(SECRET, timestamp="1531420618", signature=signature, body=body + b"x", now_s=1531420618)
+
+
+@dataclass
+class Slack:
+    """The other process, and what a person does there."""
+
+    url: str
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = httpx.post(self.url + path, json=body, timeout=20).json()
+        return answer
+
+    def command(self, text: str, user: str = ANN) -> str:
+        """What whoever typed it reads."""
+        answer = self.post("/_command", {"text": text, "user": user})
+        assert answer["status"] == 200 and answer["took_s"] < 3, answer
+        return str(json.loads(answer["body"])["text"])
+
+    def click(self, verb: str, user: str = ANN, **more: Any) -> dict[str, Any]:
+        return self.post("/_click", {"ts": self.messages()[-1]["ts"], "action_id": f"denv:{verb}", "user": user, **more})
+
+    def messages(self) -> list[dict[str, Any]]:
+        return list(httpx.get(self.url).json()["messages"])
+
+    def replies(self) -> list[dict[str, Any]]:
+        replies_send()
+        return list(httpx.get(self.url).json()["replies"])
+
+    def buttons(self, index: int = -1) -> list[str]:
+        blocks = self.messages()[index]["blocks"]
+        return [element["action_id"] for block in blocks if block["type"] == "actions" for element in block["elements"]]
+
+
+@pytest.fixture
+def slack(live_server: Any, settings: Any) -> Iterator[Slack]:
+    """Slack set up, with a channel for notices."""
+    argv = [sys.executable, "-m", "tests.integration.slack_fake", "--denv", live_server.url]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdin is not None
+        url = process.stdout.readline().strip()
+        settings.SLACK_API_URL, settings.SLACK_HOOKS_URL, settings.PUBLIC_URL = f"{url}/api/", url, live_server.url
+        slack_app_set(team=TEAM, bot_token=TOKEN, signing_secret=SECRET, actor="root", via="api")
+        channel_create(kind="slack", name="on-call", address=CHANNEL, actor="root", via="api")
+        settings.DEFAULT_ROLE = "viewer"
+        yield Slack(url)
+        process.stdin.close()
+
+
+def person(role: str = "admin", slack_user: str = ANN, name: str = "ann") -> User:
+    user = User.objects.create_user(name)
+    Grant.objects.create(user=user, model="ds-flash", role=role)
+    SlackUser.objects.create(team=TEAM, user=slack_user, account=user)
+    return user
+
+
+def refusals() -> list[str]:
+    return [event.evidence["code"] for event in Event.objects.filter(kind="change.refused", via="slack").order_by("seq")]
+
+
+# ---- who is calling ----
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Slack-Signature": "v0=" + "0" * 64},
+        {"X-Slack-Signature": "ö"},
+        {"X-Slack-Signature": ""},
+        {"X-Slack-Request-Timestamp": "yesterday"},
+        {"X-Slack-Request-Timestamp": ""},
+        {"X-Slack-Request-Timestamp": "1e9"},
+        {"X-Slack-Request-Timestamp": "-1"},
+        {"X-Slack-Request-Timestamp": "9" * 400},
+        {"X-Slack-Request-Timestamp": "1531420618"},
+    ],
+)
+def test_what_slack_has_not_signed_just_now_is_refused(client: Client, headers: dict[str, str]) -> None:
+    slack_app_set(team=TEAM, bot_token=TOKEN, signing_secret=SECRET, actor="root", via="api")
+    stamp, body = str(int(time.time())), f"team_id={TEAM}&user_id={ANN}&text=status"
+    right = {"X-Slack-Request-Timestamp": stamp, "X-Slack-Signature": signature_of(SECRET, stamp, body.encode())}
+    told = {name: value.encode().decode("latin-1") for name, value in (right | headers).items()}
+    form = "application/x-www-form-urlencoded"
+    assert client.post("/slack/command", body, content_type=form, headers=told).status_code == 401
+    assert client.post("/slack/command", body, content_type=form, headers=right).status_code == 200
+
+
+def test_without_an_app_there_is_nothing_to_call(client: Client) -> None:
+    assert client.post("/slack/command", "text=status", content_type="application/x-www-form-urlencoded").status_code == 404
+
+
+def test_a_replay_and_another_workspace_are_refused(slack: Slack) -> None:
+    person()
+    assert slack.command("status")
+    assert slack.post("/_again", {})["status"] == 401
+    other = f"team_id=T0000000002&user_id={ANN}&text=status"
+    assert slack.post("/_raw", {"path": "/slack/command", "body": other})["status"] == 401
+    assert slack.post("/_raw", {"path": "/slack/interaction", "body": "payload=[]"})["status"] == 401
+    assert slack.post("/_raw", {"path": "/slack/interaction", "body": "payload={"})["status"] == 400
+
+
+def test_a_stranger_is_told_how_to_become_known(slack: Slack, client: Client) -> None:
+    told = slack.command("rollback ds-flash/prod-us")
+    assert "I do not know who you are here" in told and refusals() == ["slack-unlinked"]
+    ann = User.objects.create_user("ann")
+    url = told.rsplit(maxsplit=1)[-1]
+    path = url.partition("/slack")[1] + url.partition("/slack")[2]
+    assert client.get(path).status_code == 302, "log in first"
+    client.force_login(ann)
+    page = client.get(path)
+    assert ANN in page.content.decode() and account_of(Caller(TEAM, ANN)) is None, "looking links nobody"
+    token = path.partition("t=")[2]
+    assert client.post("/slack/link", {"t": token}).status_code == 302
+    assert account_of(Caller(TEAM, ANN)) == ann
+    client.force_login(User.objects.create_user("eve"))
+    client.post("/slack/link", {"t": token})
+    assert account_of(Caller(TEAM, ANN)) == ann, "a link is good once"
+    assert slack.command("status") == "There are no stages yet."
+    assert slack.command("unlink").startswith("Forgotten") and account_of(Caller(TEAM, ANN)) is None
+
+
+def test_a_link_is_good_for_ten_minutes_and_only_as_it_was_given(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.force_login(User.objects.create_user("ann"))
+    token = link_url(Caller(TEAM, ANN)).partition("t=")[2]
+    client.post("/slack/link", {"t": token + "x"})
+    monkeypatch.setattr(people, "LINK_GOOD_FOR_S", -1)
+    client.post("/slack/link", {"t": token})
+    assert not SlackUser.objects.exists()
+
+
+def test_an_account_that_was_closed_may_nothing(slack: Slack) -> None:
+    person()
+    User.objects.update(is_active=False)
+    assert "I do not know who you are" in slack.command("status")
+
+
+# ---- commands ----
+
+
+def test_commands_do_what_they_say(slack: Slack) -> None:
+    demo = Demo()
+    demo.first()
+    person()
+    assert slack.command("status").startswith(f"{STAGE}: ")
+    assert slack.command(f"status {STAGE}").startswith(f"{STAGE}: ")
+    assert "No rollout of" in slack.command(f"pause {STAGE}")
+    demo.release(block=32, approve="manual")
+    demo.settle()
+    assert slack.command(f"pause {STAGE} for lunch") == f"ann paused {STAGE}: for lunch"
+    assert slack.command(f"resume `{STAGE}`") == f"ann resumed {STAGE}"
+    assert "Nothing of" in slack.command(f"approve {STAGE}")
+    demo.through(until={Rollout.State.HELD})
+    assert slack.command(f"approve {STAGE} looks good") == f"ann approved {STAGE}: looks good"
+    assert slack.command(f"rollback {STAGE} too slow") == f"ann asked to roll back {STAGE}: too slow"
+    wish = RollbackRequest.objects.get()
+    assert (wish.requested_by, wish.via, wish.reason) == ("ann", "slack", "too slow")
+    event = Event.objects.get(kind="rollback.requested")
+    assert (event.actor, event.via, event.proof) == ("ann", "slack", f"slack {TEAM}/{ANN}")
+
+
+@pytest.mark.parametrize("text", ["", "help", "rollback", "rollback everything", "dance ds-flash/prod-us", "status no/such", "\x00"])
+def test_other_words_are_answered_and_do_nothing(slack: Slack, text: str) -> None:
+    person()
+    assert slack.command(text)
+    assert not RollbackRequest.objects.exists()
+
+
+ROLES = {
+    "viewer": set(),
+    "operator": {"pause", "rollback"},
+    "deployer": {"pause", "promote"},
+    "approver": set[str](),
+    "admin": {"pause", "rollback", "promote"},
+}
+
+
+def test_role_by_action(slack: Slack) -> None:
+    Demo().first()
+    for index, (role, may) in enumerate(ROLES.items()):
+        user = f"U00000000{index:02d}"
+        person(role, user, role)
+        for verb in ("pause", "promote", "rollback"):
+            said = slack.command(f"{verb} {STAGE}", user)
+            assert ("You may not" not in said) == (verb in may), (role, verb, said)
+    assert "role-missing" in refusals() and not RollbackRequest.objects.exists()
+
+
+def test_who_may_not_see_a_model_learns_nothing_of_it(slack: Slack, settings: Any) -> None:
+    settings.DEFAULT_ROLE = "none"
+    Demo().first()
+    user = person("none")
+    assert slack.command(f"rollback {STAGE}") == f"Not done: There is no stage {STAGE}."
+    assert slack.command("status") == "There are no stages yet."
+    assert user.username == "ann" and refusals() == ["not-found"]
+
+
+# ---- notices and their buttons ----
+
+
+def held(slack: Slack) -> Demo:
+    """A canary that waits for an approval, with its notice in Slack."""
+    demo = Demo()
+    demo.first()
+    delivery.deliver()
+    demo.release(block=32, approve="manual")
+    demo.through(until={Rollout.State.HELD})
+    delivery.deliver()
+    return demo
+
+
+def test_a_rollout_has_one_thread_and_its_buttons_are_good_once(slack: Slack) -> None:
+    demo = held(slack)
+    person()
+    rollout = demo.rollout().pk
+    mine = [message for message in slack.messages() if f"rollout {rollout}" in json.dumps(message["blocks"])]
+    assert len(mine) >= 2 and "thread_ts" not in mine[0]
+    assert {message["thread_ts"] for message in mine[1:]} == {mine[0]["ts"]}
+    assert slack.buttons() == ["denv:approve", "denv:rollback"]
+    assert not Outbox.objects.exclude(state="sent").exists()
+
+    shown = slack.messages()[-1]["blocks"]
+    assert slack.click("approve")["status"] == 200
+    assert demo.rollout().reason != "approval"
+    assert slack.replies()[-1]["replace_original"] is True
+    assert slack.buttons() == [] and f"ann approved {STAGE}" in json.dumps(slack.messages()[-1]["blocks"])
+    assert slack.click("approve")["body"] == "there is no such button any more"
+    slack.click("rollback", blocks=shown)  # from a client that has not drawn the message anew
+    assert "This button was used before" in slack.replies()[-1]["text"] and not RollbackRequest.objects.exists()
+
+
+def test_buttons_that_are_refused(slack: Slack) -> None:
+    demo = held(slack)
+    person()
+    first = slack.messages()[-1]
+    # by who presses them
+    person("viewer", EVE, "eve")
+    slack.click("rollback", user=EVE)
+    assert "You may not roll back" in slack.replies()[-1]["text"]
+    slack.click("rollback", user="U0STRANGER")
+    assert "I do not know who you are" in slack.replies()[-1]["text"]
+    assert refusals() == ["role-missing", "slack-unlinked"] and not RollbackRequest.objects.exists()
+
+    # by where the answer would go
+    for url in (
+        "http://169.254.169.254/latest",
+        "https://hooks.slack.com.evil.example/x",
+        slack.url.replace("://", "://x@") + "/hooks/1",
+        "",
+    ):
+        slack.click("rollback", user="U0STRANGER", response_url=url or "about:blank")
+    assert not SlackReply.objects.exists()
+
+    # by how the rollout stands
+    make_api("bob")
+    Grant.objects.create(user=User.objects.get(username="bob"), model="*", role="admin")
+    make_api("bob").post(f"/api/v1/stages/{STAGE}/rollout/pause", {}, content_type="application/json")
+    slack.click("approve")
+    said = slack.replies()[-1]
+    assert said["response_type"] == "ephemeral" and "Not done" in said["text"] and f"Now: {STAGE} held" in said["text"]
+    assert slack.buttons() == ["denv:approve", "denv:rollback"], "a refused button can be used by somebody else"
+    assert demo.rollout().state == Rollout.State.HELD
+    slack.click("rollback")  # of the same old message: whatever became of the rollout, it goes back
+    assert RollbackRequest.objects.get().via == "slack"
+    assert slack.replies()[-1]["replace_original"] and slack.buttons() == []
+
+    # by its end
+    demo.settle()
+    asked = RollbackRequest.objects.count()
+    slack.post("/_click", {"ts": first["ts"], "blocks": first["blocks"], "action_id": "denv:rollback", "user": ANN})
+    assert "used before" in slack.replies()[-1]["text"] or "has ended" in slack.replies()[-1]["text"]
+    assert RollbackRequest.objects.count() == asked
+
+
+def test_slack_that_is_down_or_busy_delays_no_rollback(slack: Slack) -> None:
+    demo = held(slack)
+    person()
+    slack.post("/_errors", {"errors": [{"error": "ratelimited", "status": 429, "headers": {"Retry-After": "30"}}]})
+    slack.click("rollback")
+    demo.settle()
+    assert demo.rollout().state == Rollout.State.ROLLED_BACK
+    before = len(slack.messages())
+    delivery.deliver()
+    row = Outbox.objects.filter(state="pending").order_by("event").first()
+    assert row is not None and row.error == "Slack answered ratelimited" and len(slack.messages()) == before
+    assert (row.next_at - row.event.at).total_seconds() > 25
+    Outbox.objects.filter(state="pending").update(next_at=row.event.at)
+    delivery.deliver()
+    assert len(slack.messages()) > before and not Outbox.objects.filter(state="pending").exists()
+
+
+def test_what_slack_will_never_take_is_given_up(slack: Slack) -> None:
+    slack.post("/_errors", {"errors": [{"error": "is_archived"}]})
+    event_append(kind="fleet.frozen", sentence="fleet a: 3 nodes are silent", level="bad", fleet="a")
+    delivery.deliver()
+    assert Outbox.objects.get().state == "dead" and Event.objects.filter(kind="notice.dead").exists()
+
+
+def test_texts_of_others_mention_nobody_and_fit(slack: Slack) -> None:
+    event_append(kind="fleet.frozen", sentence="<!channel> *x* <https://evil.example|y> " + "z" * 5000, fleet="a")
+    delivery.deliver()
+    text = slack.messages()[-1]["blocks"][0]["text"]
+    assert text["type"] == "plain_text" and text["text"].endswith("…")
+
+
+def test_three_who_ask_at_once_make_one_rollback_and_one_notice(slack: Slack, live_server: Any) -> None:
+    demo = held(slack)
+    person()
+    Grant.objects.create(user=User.objects.create_user("bob"), model="*", role="admin")
+    token = token_create(user=User.objects.get(username="bob"))
+    barrier = threading.Barrier(3)
+
+    def ask(what: Any) -> None:
+        barrier.wait()
+        what()
+
+    def over_rest() -> None:
+        url = f"{live_server.url}/api/v1/stages/{STAGE}/rollback"
+        assert httpx.post(url, json={}, headers={"Authorization": f"Bearer {token}"}, timeout=20).status_code == 200
+
+    wishes = (lambda: slack.click("rollback"), lambda: slack.command(f"rollback {STAGE}"), over_rest)
+    threads = [threading.Thread(target=ask, args=(wish,)) for wish in wishes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    demo.settle()
+    delivery.deliver()
+    assert RollbackRequest.objects.count() == 1 and demo.rollout().state == Rollout.State.ROLLED_BACK
+    rows = Event.objects.filter(kind="rollback.requested")
+    assert rows.count() == 3 and {row.via for row in rows} == {"slack", "api"}
+    told = [message["text"] for message in slack.messages() if "is taken back to" in message["text"]]
+    assert len(told) == 1, told
