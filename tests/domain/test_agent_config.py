@@ -133,3 +133,11 @@ def test_errors_are_one_sentence_and_a_status(
 ) -> None:
     assert main(["--state-dir", str(tmp_path), *flags]) == status
     assert says in capsys.readouterr().err
+
+
+def test_a_nodes_own_engine_commands() -> None:
+    argv = ["--engine-command", "vllm=/opt/vllm/bin/vllm", "--engine-command", "sglang=podman run 'my image' python"]
+    assert parse_config(argv).programs == {"vllm": ("/opt/vllm/bin/vllm",), "sglang": ("podman", "run", "my image", "python")}
+    for wrong in ("llama.cpp=x", "vllm=", "vllm", "vllm='"):
+        with pytest.raises(SystemExit):
+            parse_config(["--engine-command", wrong])

@@ -155,17 +155,25 @@ def chat_body(trio: Trio) -> None:
     assert message["role"] == "assistant"
 
 
+def ends_once(frames: list[dict[str, Any]], tokens: int) -> None:
+    """A frame for each token, or fewer where a busy engine puts several into one; the last says why it ended."""
+    reasons = [frame["choices"][0]["finish_reason"] for frame in frames]
+    assert 1 <= len(frames) <= tokens
+    assert reasons == [None] * (len(frames) - 1) + ["length"]
+
+
 def completion_frames(trio: Trio) -> None:
     body = {"prompt": "Hello", "max_tokens": 3, "ignore_eos": True}
     frames = trio.whole.frames(COMPLETIONS, body)
     head = {"id", "object", "created", "model", "choices"}
-    assert [set(frame) for frame in frames] == [head, head, head | {"system_fingerprint"}]
+    assert {*map(frozenset, frames[:-1])} <= {frozenset(head)}
+    assert set(frames[-1]) == head | {"system_fingerprint"}
     for frame in frames:
         choice = {"index", "text", "logprobs", "finish_reason", "stop_reason", "prompt_token_ids", "token_ids"}
         assert set(frame["choices"][0]) == choice
-    assert [frame["choices"][0]["finish_reason"] for frame in frames] == [None, None, "length"]
+    ends_once(frames, 3)
     *told, usage = trio.whole.frames(COMPLETIONS, body | {"stream_options": {"include_usage": True}})
-    assert [set(frame) for frame in told] == [head, head, head]
+    assert {*map(frozenset, told)} == {frozenset(head)}
     assert set(usage) == head | {"usage", "system_fingerprint"}
     assert usage["choices"] == []
     assert usage["usage"]["completion_tokens"] == 3
@@ -178,8 +186,8 @@ def chat_frames(trio: Trio) -> None:
     assert role["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert set(role["choices"][0]) == {"index", "delta", "logprobs", "finish_reason"}
     assert all(set(frame["choices"][0]["delta"]) == {"content"} for frame in said)
-    assert [frame["choices"][0]["finish_reason"] for frame in said] == [None, None, "length"]
-    assert ["stop_reason" in frame["choices"][0] for frame in said] == [False, False, True]
+    ends_once(said, 3)
+    assert ["stop_reason" in frame["choices"][0] for frame in said] == [False] * (len(said) - 1) + [True]
     assert set(usage["usage"]) == USAGE
     assert set(usage["usage"]["prompt_tokens_details"]) == DETAILS
     assert usage["usage"]["completion_tokens"] == 3
@@ -187,7 +195,7 @@ def chat_frames(trio: Trio) -> None:
 
 def several_choices(trio: Trio) -> None:
     """Every choice says its role before any says a word."""
-    frames = trio.whole.frames(CHAT, {"messages": MESSAGES, "max_tokens": 2, "ignore_eos": True, "n": 2, "temperature": 0})
+    frames = trio.whole.frames(CHAT, {"messages": MESSAGES, "max_tokens": 2, "ignore_eos": True, "n": 2, "temperature": 0.7})
     assert [frame["choices"][0]["index"] for frame in frames[:2]] == [0, 1]
     assert all("role" in frame["choices"][0]["delta"] for frame in frames[:2])
     body = trio.whole.post(COMPLETIONS, {"prompt": [[9] * 5, [10] * 6], "max_tokens": 2, "ignore_eos": True}).json()
@@ -218,6 +226,7 @@ def errors(trio: Trio) -> None:
         (COMPLETIONS, {"prompt": "a", "max_tokens": "x"}, (400, invalid, "body.max_tokens")),
         (COMPLETIONS, {"prompt": "a", "n": 0}, (400, bad, None)),
         (COMPLETIONS, {"prompt": "a", "n": "x"}, (400, invalid, "body.n")),
+        (COMPLETIONS, {"prompt": "a", "n": 2, "temperature": 0}, (400, bad, None)),
         (COMPLETIONS, {"prompt": "a", "temperature": -1}, (400, bad, "temperature")),
         (COMPLETIONS, {"prompt": "a", "stop": ["a"] * 20}, (400, invalid, "body.stop")),
         (COMPLETIONS, {"prompt": "a", "stream_options": {"include_usage": True}}, (400, bad, "stream_options")),
@@ -270,7 +279,7 @@ def metric_names_and_types(trio: Trio) -> None:
         types = dict(line.split(" ")[2:4] for line in page.text.splitlines() if line.startswith("# TYPE vllm:"))
         known = trio.metric_types
         if peer is trio.whole:
-            known = {name: kind for name, kind in known.items() if "nixl" not in name}
+            known = {name: kind for name, kind in known.items() if "nixl" not in name and "kv_fetch" not in name}
         assert {name: types.get(name) for name in known} == known
         sample = next(line for line in page.text.splitlines() if line.startswith("vllm:num_requests_running{"))
         assert sample.startswith(f'vllm:num_requests_running{{engine="0",model_name="{peer.model}"}} ')
@@ -313,7 +322,7 @@ def chat_handover_names_its_request(trio: Trio) -> None:
     params = reply["kv_transfer_params"]
     assert params["remote_request_id"].startswith("chatcmpl-contract-4-")
     frames = trio.decode.frames(CHAT, {"messages": MESSAGES, "max_tokens": 3, "ignore_eos": True, "kv_transfer_params": params})
-    assert len(frames) == 4
+    ends_once(frames[1:], 3)
 
 
 def decode_alone_computes_it_itself(trio: Trio) -> None:

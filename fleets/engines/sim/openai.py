@@ -130,6 +130,8 @@ def _check_numbers(data: dict[str, Any], choices: int | None, limit: int | None,
     temperature = data.get("temperature")
     if temperature is not None and (type(temperature) not in (int, float)):
         raise RequestError(400, "temperature must be a number", _SCHEMA, "body.temperature")
+    if temperature == 0 and (choices or 1) > 1:
+        raise RequestError(400, f"n must be 1 when using greedy sampling, got {choices}.")
     if temperature is not None and temperature < 0:
         raise RequestError(400, f"temperature must be non-negative, got {temperature}.", param="temperature")
 
