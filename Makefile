@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup setup-test demo run test lint types bench-up bench-simulator bench-alarms bench-rollouts chaos bench-placement lock clean
+.PHONY: help test-contract setup setup-test demo run test lint types bench-up bench-simulator bench-alarms bench-rollouts chaos bench-placement bench-router chaos-router lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -71,6 +71,16 @@ bench-rollouts: setup-test  ## how soon an alarm and a click reach the routers, 
 
 chaos: setup-test  ## ten minutes of rollouts under traffic while everything is broken at random; SEED=7 is the same again
 	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED))
+
+test-contract: setup-test  ## send the running API all that its OpenAPI document allows, and more (Schemathesis, in a venv of its own)
+	@test -x .venv-contract/bin/schemathesis || { $(PYTHON) -m venv .venv-contract && .venv-contract/bin/pip install --quiet "schemathesis>=4.9,<5"; }
+	$(BIN)/python -m tests.contract --schemathesis .venv-contract/bin/schemathesis
+
+bench-router: setup-test  ## the router beside vllm-router, sglang-router and smg: CPU, TTFT, memory
+	@$(BIN)/python -m tests.bench.router
+
+chaos-router: setup-test  ## ten minutes of clients and engines that misbehave; then nothing may be left
+	$(BIN)/python -m tests.integration.router_chaos --seconds $(if $(SECONDS),$(SECONDS),600)
 
 lock:  ## write the lock files anew from pyproject.toml
 	sh .ci/lock $(PYTHON)

@@ -388,15 +388,17 @@ class Dial:
             self._tell(taker, "the router stops")
         elif task.exception() is not None:
             self._tell(taker, "the engine takes no connection")
+        elif not task.result()[1].usable:  # it ended in the instant in which it was made
+            self._tell(taker, "the engine closed the connection", LegFailure.CUT)
         elif taker is None:
             self._pool.keep(task.result()[1])
         else:
             task.result()[1].send(self._data, taker, kept=False, sent_s=now(), first_s=self._first_s, total_s=self._total_s)
 
-    def _tell(self, taker: Taker | None, detail: str) -> None:
+    def _tell(self, taker: Taker | None, detail: str, kind: LegFailure = LegFailure.CONNECT) -> None:
         if taker is not None:
             taker.leg = None
-            self._pool.tell(taker, LegError(LegFailure.CONNECT, detail))
+            self._pool.tell(taker, LegError(kind, detail))
 
 
 class Pool:
