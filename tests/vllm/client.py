@@ -27,8 +27,30 @@ def ask(url: str, model: str, tokens: list[int], **more: Any) -> httpx.Response:
 
 def said(answer: httpx.Response) -> list[int]:
     """Its token ids."""
-    assert answer.status_code == 200, answer.text
+    assert answer.status_code == 200, f"{answer.status_code} {answer.text}"
     ids: list[int] = answer.json()["choices"][0]["token_ids"]
+    return ids
+
+
+def stream(url: str, model: str, tokens: list[int]) -> list[int]:
+    """The token ids of one streamed completion, greedy; AssertionError with what came instead."""
+    body = {
+        "model": model,
+        "prompt": tokens,
+        "max_tokens": SAID,
+        "temperature": 0,
+        "ignore_eos": True,
+        "return_token_ids": True,
+        "stream": True,
+    }
+    ids: list[int] = []
+    with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as answer:
+        assert answer.status_code == 200, f"{answer.status_code} {answer.read()!r}"
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                chunk = json.loads(line.removeprefix("data: "))
+                assert "error" not in chunk, f"in the stream: {chunk}"
+                ids += [token for choice in chunk["choices"] for token in choice["token_ids"]]
     return ids
 
 

@@ -19,15 +19,16 @@ PRESENT = (FOLDER / ".complete").is_file()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Without vLLM's environment these tests are not there; the head of the run says so."""
+    """Without vLLM's environment these tests are not there; the end of the run says so."""
     return True if not PRESENT and collection_path.name.startswith("test_") and collection_path.parent == HERE else None
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    """Said by every run that looks into this folder."""
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Said at the end of every run that came by this folder."""
     if PRESENT:
-        return f"vLLM lane: runs, with {FOLDER}"
-    return f"vLLM lane: NOT run, because {FOLDER} is not set up; `make test-vllm` does that and runs it"
+        terminalreporter.write_line(f"vLLM lane: run, with {FOLDER}")
+    else:
+        terminalreporter.write_line(f"vLLM lane: NOT run, because {FOLDER} is not set up; `make test-vllm` does that and runs it")
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from typing import Self
 
 import httpx
 
-from tests.vllm.client import ask, prompt
+from tests.vllm.client import ask, prompt, said, stream
 
 
 @dataclass(slots=True)
@@ -49,11 +49,11 @@ class Load:
             seed += 1
             tokens = prompt(self.tokens, seed)
             try:
-                answer = ask(self.url, self.model, tokens)
-            except httpx.HTTPError as error:
-                self.failed.append(repr(error))
-                continue
-            if answer.status_code == 200:
-                self.answered.append((tokens, answer.json()["choices"][0]["token_ids"]))
+                if seed % 2:  # time to the first token is measured on streams
+                    answer = stream(self.url, self.model, tokens)
+                else:
+                    answer = said(ask(self.url, self.model, tokens))
+            except (httpx.HTTPError, AssertionError) as error:
+                self.failed.append(str(error)[:300] or repr(error))
             else:
-                self.failed.append(f"{answer.status_code} {answer.text[:300]}")
+                self.answered.append((tokens, answer))

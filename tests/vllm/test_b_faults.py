@@ -95,9 +95,9 @@ def test_decode_is_killed_under_load(lab: Lab) -> None:
         lab.until(lambda: lab.engines("tiny", Role.DECODE), timeout_s=120, what="decode is back")
         load.wait_for(20)
     assert lab.engine("tiny", Role.PREFILL).pid == prefill.pid
-    kinds = {line[:3] for line in load.failed}
-    print(f"decode killed: {len(load.answered)} answered, {len(load.failed)} failed with {sorted(kinds)}")
-    assert kinds <= {"502", "503", "500"}, load.failed[-5:]
+    refused = sum(line.startswith("503") for line in load.failed)
+    print(f"decode killed: {len(load.answered)} answered, {refused} refused, {len(load.failed) - refused} cut")
+    assert len(load.failed) - refused <= load.threads, [line for line in load.failed if not line.startswith("503")]
     right(lab, load)
     lab.until(lambda: all_free(lab), timeout_s=LEASE_S + 10, what="all KV is free again")
 
