@@ -1,0 +1,35 @@
+"""Start a server with something in it, and let Schemathesis send it all that the document allows and much that it does not."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+
+def main() -> int:
+    """The exit code of Schemathesis."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--schemathesis", default="schemathesis", help="the program")
+    parser.add_argument("--examples", default="25", help="of each operation")
+    parser.add_argument("--seed", default="1")
+    options = parser.parse_args()
+    argv = [sys.executable, "-m", "tests.contract.serve"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None and server.stdin is not None
+        url, token = server.stdout.readline().split()
+        # The stream never ends, so it is not asked; its tests are in tests/integration/test_metrics_api.py.
+        answer = subprocess.run(
+            [
+                options.schemathesis, "run", f"{url}/api/schema/", "--url", url, "--header", f"Authorization: Bearer {token}",
+                "--exclude-path", "/api/v1/stream", "--checks", "all", "--max-examples", options.examples, "--seed", options.seed,
+                "--phases", "examples,coverage,fuzzing", "--request-timeout", "20", "--continue-on-failure",
+            ],
+            check=False,
+        )  # fmt: skip
+        server.stdin.close()  # which ends it
+    return answer.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
