@@ -20,7 +20,6 @@ from fleets.engines.sim.sequence import Finish, Remote
 from fleets.engines.sim.sequence import Sequence as Running
 from fleets.engines.sim.tokens import TOKEN_BYTES
 
-
 BEGIN_S = 1000.0  # an engine takes a step that ended at 0 for none
 
 
