@@ -21,6 +21,7 @@ class Load:
     threads: int = 3
     tokens: int = 200
     seed: int = 100_000
+    pause_s: float = 0.05  # between two requests of a thread
     answered: list[tuple[list[int], list[int]]] = field(default_factory=list)  # prompt, answer
     failed: list[str] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -45,7 +46,7 @@ class Load:
             time.sleep(0.05)
 
     def _run(self, seed: int) -> None:
-        while not self._stop.wait(0.05):
+        while not self._stop.wait(self.pause_s):
             seed += 1
             tokens = prompt(self.tokens, seed)
             try:

@@ -65,13 +65,13 @@ def test_prefill_is_killed_under_load(lab: Lab) -> None:
     lab.serving("tiny", APART)
     prefill, decode = lab.engine("tiny", Role.PREFILL), lab.engine("tiny", Role.DECODE)
     before = identity(prefill, 6000)
-    with Load(lab.router("tiny"), "tiny") as load:
+    with Load(lab.router("tiny"), "tiny", pause_s=0.15) as load:
         load.wait_for(10)
         os.killpg(prefill.pid, signal.SIGKILL)
         killed_s = time.monotonic()
         load.wait_for(20)  # without prefill
         lab.until(lambda: not lab.engines("tiny", Role.PREFILL), timeout_s=20, what="its death is known")
-        again: Engine = lab.until(lambda: next(iter(lab.engines("tiny", Role.PREFILL)), None), timeout_s=120, what="prefill is back")
+        again: Engine = lab.until(lambda: next(iter(lab.engines("tiny", Role.PREFILL)), None), timeout_s=240, what="prefill is back")
         took_s = time.monotonic() - killed_s
         moved = decode.figures()["external_kv_transfer"]
         load.wait_for(10)
@@ -88,11 +88,11 @@ def test_decode_is_killed_under_load(lab: Lab) -> None:
     lab.serving("tiny-whole", WHOLE)
     lab.serving("tiny", APART)
     decode, prefill = lab.engine("tiny", Role.DECODE), lab.engine("tiny", Role.PREFILL)
-    with Load(lab.router("tiny"), "tiny", seed=300_000) as load:
+    with Load(lab.router("tiny"), "tiny", seed=300_000, pause_s=0.15) as load:
         load.wait_for(10)
         os.killpg(decode.pid, signal.SIGKILL)
         lab.until(lambda: not lab.engines("tiny", Role.DECODE), timeout_s=20, what="its death is known")
-        lab.until(lambda: lab.engines("tiny", Role.DECODE), timeout_s=120, what="decode is back")
+        lab.until(lambda: lab.engines("tiny", Role.DECODE), timeout_s=240, what="decode is back")
         load.wait_for(20)
     assert lab.engine("tiny", Role.PREFILL).pid == prefill.pid
     refused = sum(line.startswith("503") for line in load.failed)

@@ -23,16 +23,16 @@ def test_a_second_release_and_back(lab: Lab) -> None:
     before = lab.serving("tiny", APART).release
     engines_before = {engine.pid for engine in lab.engines("tiny")}
     url = lab.router("tiny")
-    with Load(url, "tiny", threads=2, seed=700_000) as load:
+    with Load(url, "tiny", threads=2, seed=700_000, pause_s=0.3) as load:
         rollout = lab.release("tiny", APART, engine="{ decode: { max-num-seqs: 8 }, prefill: { max-num-seqs: 8 } }", policy=POLICY)
-        lab.until(lambda: lab.stage("tiny").releases.get(f"tiny@{lab.rollout(rollout).to_release}", 0) > 0, timeout_s=240, what="canary")
-        lab.until(lambda: not lab.rollout(rollout).active, timeout_s=240, what="the rollout is over")
+        lab.until(lambda: lab.stage("tiny").releases.get(f"tiny@{lab.rollout(rollout).to_release}", 0) > 0, timeout_s=420, what="canary")
+        lab.until(lambda: not lab.rollout(rollout).active, timeout_s=420, what="the rollout is over")
         assert lab.rollout(rollout).state == "succeeded", lab.rollout(rollout)
         began_s = time.monotonic()
-        back = lab.denv.run("rollback", "tiny/lab", "--yes", "--reason", "a test of the way back", timeout_s=240)
+        back = lab.denv.run("rollback", "tiny/lab", "--yes", "--reason", "a test of the way back", timeout_s=420)
         took_s = time.monotonic() - began_s
         assert back.status == 0, back.err
-        lab.until(lambda: lab.stage("tiny").state == "steady", timeout_s=240, what="steady again")
+        lab.until(lambda: lab.stage("tiny").state == "steady", timeout_s=420, what="steady again")
         load.wait_for(10)
     stage = lab.stage("tiny")
     assert stage.release == before

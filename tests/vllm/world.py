@@ -201,8 +201,9 @@ class Lab:
         return found
 
     def engine(self, model: str, role: Role) -> Engine:
-        """The only ready one of its role."""
-        (found,) = self.engines(model, role)
+        """The only ready one of its role, of the release that serves; a unit of another one may be warm beside it."""
+        release = f"{model}@{self.stage(model).release}"
+        (found,) = [engine for engine in self.engines(model, role) if engine.release == release]
         return found
 
     def router(self, model: str) -> str:
