@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from django.contrib.auth.models import User
 from django.urls import URLPattern, path
@@ -14,7 +13,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from denvweb.access import roles_of
-from denvweb.api import schema_of
+from denvweb.api import StrictSerializer, schema_of
 from denvweb.auth import token_create
 from denvweb.core import wire
 from denvweb.core.errors import ForbiddenError
@@ -39,7 +38,7 @@ class NewTokenView:
     scope: str
 
 
-class TokenRequest(serializers.Serializer[Any]):
+class TokenRequest(StrictSerializer):
     """What a new token is for."""
 
     # No `label` field of the base class is meant: this one is the token's.

@@ -7,13 +7,14 @@ from functools import cache
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
-from django.http import Http404
-from rest_framework import exceptions, pagination
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.views.defaults import page_not_found
+from rest_framework import exceptions, pagination, serializers
 from rest_framework.parsers import JSONParser
 from rest_framework.response import Response
 from rest_framework_dataclasses.serializers import DataclassSerializer
 
-from denvweb.core.errors import DenvError
+from denvweb.core.errors import DenvError, NotFoundError
 from denvweb.logs import request_id
 
 
@@ -81,6 +82,35 @@ def _is_clean(value: object) -> bool:
     if isinstance(value, dict):
         return all(_is_clean(key) and _is_clean(item) for key, item in value.items())
     return all(map(_is_clean, value)) if isinstance(value, list) else True
+
+
+class StrictSerializer(serializers.Serializer[Any]):
+    """A body whose texts are texts and whose flags are flags: `0` is not taken for false, nor a number for a name."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        """The fields, or a ValidationError by field."""
+        problems = {name: [f"must be {_WORDS[kind]}"] for name, kind in self._kinds() if not _fits(data, name, kind)}
+        if problems:
+            raise exceptions.ValidationError(problems)
+        return super().to_internal_value(data)
+
+    def _kinds(self) -> list[tuple[str, type]]:
+        texts = [(name, str) for name, field in self.fields.items() if isinstance(field, serializers.CharField | serializers.ChoiceField)]
+        return texts + [(name, bool) for name, field in self.fields.items() if isinstance(field, serializers.BooleanField)]
+
+
+_WORDS = {str: "a text", bool: "true or false"}
+
+
+def _fits(data: Any, name: str, kind: type) -> bool:
+    return not isinstance(data, dict) or name not in data or isinstance(data[name], kind)
+
+
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """For addresses that lead nowhere: the one error body under /api/, a page elsewhere."""
+    if request.path.startswith("/api/"):
+        return JsonResponse(error_body(NotFoundError(f"There is no {request.path[:200]} here.")), status=404)
+    return page_not_found(request, exception)
 
 
 class NewestFirst(pagination.CursorPagination):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from django.contrib.auth.models import User
 from django.db import transaction
@@ -16,7 +15,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from denvweb.access import EVERY_MODEL, Action, Role, access_model, actions_of
-from denvweb.api import schema_of
+from denvweb.api import StrictSerializer, schema_of
 from denvweb.auth import via_of
 from denvweb.core import wire
 from denvweb.core.errors import ForbiddenError, NotFoundError
@@ -52,7 +51,7 @@ class PolicyView:
     approver_differs: bool  # who approves must not be who started
 
 
-class GrantRequest(serializers.Serializer[Any]):
+class GrantRequest(StrictSerializer):
     """A role for somebody."""
 
     user = serializers.CharField(max_length=150)
@@ -60,7 +59,7 @@ class GrantRequest(serializers.Serializer[Any]):
     role = serializers.ChoiceField(choices=[role.value for role in Role if role is not Role.NONE])
 
 
-class PolicyRequest(serializers.Serializer[Any]):
+class PolicyRequest(StrictSerializer):
     """Rules for a model."""
 
     approver_differs = serializers.BooleanField()

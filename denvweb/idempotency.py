@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,7 +20,7 @@ from denvweb.core.errors import ConflictError, InvalidError
 from denvweb.models import IdempotencyKey
 
 KEPT = timedelta(days=2)
-MOST_CHARACTERS = 200
+_KEY = re.compile(r"[!-~]{1,200}")
 
 P = ParamSpec("P")
 V = TypeVar("V")
@@ -50,8 +51,8 @@ def once(*, user: str, key: str, request: bytes, do: Callable[[], Answer], keep:
     """
     if not key:
         return do()
-    if len(key) > MOST_CHARACTERS or not key.isprintable():
-        raise InvalidError(f"Idempotency-Key must be at most {MOST_CHARACTERS} printable characters.", code="idempotency-key-invalid")
+    if not _KEY.fullmatch(key):
+        raise InvalidError("Idempotency-Key must be at most 200 characters of ASCII without blanks.", code="idempotency-key-invalid")
     digest = hashlib.sha256(request).hexdigest()
     return _answered(user, key, digest) or _first(user, key, digest, do, keep)
 

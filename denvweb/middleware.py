@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from asgiref.sync import async_to_sync, iscoroutinefunction, markcoroutinefunction, sync_to_async
-from django.http import HttpRequest
+from django.http import HttpRequest, JsonResponse
 from django.http.response import HttpResponseBase
 from django.urls import Resolver404, resolve
 
@@ -94,6 +94,20 @@ class ProgramsMiddleware:
         elif view_async and not here_async:
             view = async_to_sync(view)
         response: HttpResponseBase | Awaitable[HttpResponseBase] = view(request, *args, **kwargs)
+        return response
+
+
+class CleanUrlMiddleware(_BothWays):
+    """Addresses with a NUL in them name nothing: PostgreSQL could not even be asked."""
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
+        if "\0" not in request.path_info and "%00" not in request.META.get("QUERY_STRING", ""):
+            return super().__call__(request)
+        body = {"code": "invalid", "detail": "An address may hold no NUL.", "fields": {}, "request_id": request_id.get()}
+        refused = JsonResponse(body, status=400)
+        return self._refuse(refused) if iscoroutinefunction(self.get_response) else refused
+
+    async def _refuse(self, response: HttpResponseBase) -> HttpResponseBase:
         return response
 
 

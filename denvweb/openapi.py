@@ -28,7 +28,7 @@ _WRITES = _READS | {
 _KEY = {
     "name": "Idempotency-Key",
     "in": "header",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
+    "schema": {"type": "string", "maxLength": 200, "pattern": "^[!-~]*$"},
     "description": "Sent twice with the same key, the request is done once, and answered the same both times (for two days).",
 }
 

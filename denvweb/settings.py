@@ -36,6 +36,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "denvweb.middleware.RequestIdMiddleware",
+    "denvweb.middleware.CleanUrlMiddleware",
     "denvweb.middleware.ProgramsMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",

@@ -8,6 +8,8 @@ from drf_spectacular.views import SpectacularAPIView
 
 from denvweb import health
 
+handler404 = "denvweb.api.not_found"
+
 urlpatterns: list[URLPattern | URLResolver] = [
     path("healthz", health.healthz),
     path("readyz", health.readyz),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
@@ -12,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from denvweb.api import schema_of
+from denvweb.api import StrictSerializer, schema_of
 from denvweb.auth import via_of
 from denvweb.core import wire
 from denvweb.idempotency import idempotent_secret
@@ -37,7 +36,7 @@ class NewChannelView:
     secret: str
 
 
-class ChannelRequest(serializers.Serializer[Any]):
+class ChannelRequest(StrictSerializer):
     """A Slack channel by its id, or a webhook by its https address."""
 
     kind = serializers.ChoiceField(choices=("slack", "webhook"))
@@ -46,7 +45,7 @@ class ChannelRequest(serializers.Serializer[Any]):
     allow_private = serializers.BooleanField(default=False, help_text="let a webhook be inside of one's own network")
 
 
-class ChannelSwitch(serializers.Serializer[Any]):
+class ChannelSwitch(StrictSerializer):
     """On or off."""
 
     enabled = serializers.BooleanField()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
@@ -12,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from denvweb.api import schema_of
+from denvweb.api import StrictSerializer, schema_of
 from denvweb.auth import via_of
 from denvweb.core import wire
 from frontend.api.channels import IsAdministrator
@@ -30,7 +29,7 @@ class SlackAppView:
     app_token_set: bool
 
 
-class SlackAppRequest(serializers.Serializer[Any]):
+class SlackAppRequest(StrictSerializer):
     """The app's workspace and secrets; one that is left out stays as it is."""
 
     team = serializers.RegexField(r"^T[A-Z0-9]{8,15}$", help_text="id of the workspace, such as T0123456789")

@@ -62,7 +62,7 @@ class EventsQuery(serializers.Serializer[Any]):
 class AllEventsQuery(EventsQuery):
     """The same over all stages, or of one model, stage, fleet or rollout."""
 
-    stage = serializers.CharField(default="", max_length=127)
-    model = serializers.CharField(default="", max_length=63)
-    fleet = serializers.CharField(default="", max_length=63)
-    rollout = serializers.CharField(default="", max_length=24)
+    stage = serializers.CharField(default="", allow_blank=True, max_length=127)
+    model = serializers.CharField(default="", allow_blank=True, max_length=63)
+    fleet = serializers.CharField(default="", allow_blank=True, max_length=63)
+    rollout = serializers.CharField(default="", allow_blank=True, max_length=24)

@@ -26,7 +26,7 @@ _EVENT_PAGE = inline_serializer(
 
 
 def _checked(query: type[serializers.Serializer[Any]], request: Request) -> dict[str, Any]:
-    checker = query(data=request.query_params)
+    checker = query(data=request.query_params.dict())
     checker.is_valid(raise_exception=True)
     return dict(checker.validated_data)
 

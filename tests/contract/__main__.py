@@ -18,11 +18,14 @@ def main() -> int:
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None and server.stdin is not None
         url, token = server.stdout.readline().split()
+        # `positive_data_acceptance` wants every request that fits the schema to be taken, but a key may stand for another request,
+        # a name for nothing, a file for a release that does not fit.
         # The stream never ends, so it is not asked; its tests are in tests/integration/test_metrics_api.py.
         answer = subprocess.run(
             [
                 options.schemathesis, "run", f"{url}/api/schema/", "--url", url, "--header", f"Authorization: Bearer {token}",
-                "--exclude-path", "/api/v1/stream", "--checks", "all", "--max-examples", options.examples, "--seed", options.seed,
+                "--exclude-path", "/api/v1/stream", "--checks", "all",
+                "--exclude-checks", "positive_data_acceptance", "--max-examples", options.examples, "--seed", options.seed,
                 "--phases", "examples,coverage,fuzzing", "--request-timeout", "20", "--continue-on-failure",
             ],
             check=False,

@@ -93,3 +93,20 @@ def test_a_bucket_refills_with_time_and_never_over_its_rim() -> None:
     assert [throttle.take("x", per_s=2, burst=2, now_mono_s=0) for _ in range(3)] == [0, 0, 0.5]
     assert throttle.take("x", per_s=2, burst=2, now_mono_s=0.5) == 0
     assert [throttle.take("x", per_s=2, burst=2, now_mono_s=99) for _ in range(3)] == [0, 0, 0.5]
+
+
+@pytest.mark.parametrize("path", ["stages/a%00b/prod", "events?stage=%00", "stages/a/b/events?limit=1&x=%00"])
+def test_an_address_with_a_nul_names_nothing(api: Client, path: str) -> None:
+    response = api.get(f"/api/v1/{path}")
+    assert (response.status_code, response.json()["code"]) == (400, "invalid")
+
+
+def test_an_address_that_leads_nowhere_has_the_one_error_body(api: Client, client: Client) -> None:
+    assert api.get("/api/v1/grants/x").json()["code"] == "not-found"
+    assert client.get("/nowhere").headers["Content-Type"].startswith("text/html")
+
+
+@pytest.mark.parametrize("body", [{"name": 7}, {"name": None}, {"scope": ["api"]}])
+def test_a_body_of_other_types_is_refused(api: Client, body: dict[str, Any]) -> None:
+    response = api.post("/api/v1/tokens", body, content_type="application/json")
+    assert response.status_code == 400 and response.json()["fields"]
