@@ -82,6 +82,8 @@ class App:
 
     def opened(self, client: ClientConnection) -> None:
         self._clients.add(client)
+        if len(self._clients) > self.config.max_connections:
+            client.turn_away()
 
     def closed(self, client: ClientConnection) -> None:
         self._clients.discard(client)

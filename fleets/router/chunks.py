@@ -7,9 +7,8 @@ import re
 SIZES_MAX = 4096
 LINE_MAX_BYTES = 1024  # of a chunk's size with its extensions, or of a trailer field
 _SIZE = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n\x00]*)?\Z")
-_TEXT = re.compile(
-    rb'([0-9a-fA-F]{1,8})\r\n(data: \{[^\r\n]*?"(?:content|text|reasoning_content)": ?")((?:[^"\\\r\n]|\\.)+)("[^\r\n]*\}\n\n\r\n)'
-)
+_BACKSLASH = 0x5C
+_TEXT_MARKS = (b'"content":"', b'"text":"', b'"content": "', b'"text": "', b'"reasoning_content":"')
 
 _sizes: dict[bytes, int] = {}  # sizes by their line: a lookup is cheaper than a number
 
@@ -77,11 +76,22 @@ def text_chunks(data: bytes, before: bytes, after: bytes) -> tuple[int, int]:
 
 
 def template_of(data: bytes) -> tuple[bytes, bytes] | None:
-    """What is around the text of the first chunk; None when it is not one event with a text."""
-    found = _TEXT.match(data)
-    if found is None or size_of(found[1]) != len(found[2]) + len(found[3]) + len(found[4]) - 2:
+    """What is around the text of the first chunk; None when it is not one event with a text. Raises ChunkError."""
+    start = data.find(b"\r\n", 0, 12) + 2
+    if start < 2:
         return None
-    return found[2], found[4]
+    end = start + size_of(data[: start - 2]) + 2
+    if data[end - 4 : end] != b"\n\n\r\n" or not data.startswith(b"data: {", start) or data.find(b"\n", start, end - 4) >= 0:
+        return None
+    for mark in _TEXT_MARKS:
+        at = data.find(mark, start, end)
+        if at >= 0:
+            at += len(mark)
+            quote = data.find(b'"', at, end)
+            if quote <= at or data[quote - 1] == _BACKSLASH:  # an empty text, or one with an escaped quotation mark
+                return None
+            return data[start:at], data[quote:end]
+    return None
 
 
 class Unchunker:

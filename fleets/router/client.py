@@ -142,6 +142,8 @@ class ClientConnection(asyncio.Protocol):
             stop = start + need
             size = len(data)
             if size < stop:
+                if self._head is None:
+                    self.since_s = self._loop.time()
                 self._head, self._need = head, stop - size
                 self._body.append(data[start:])
                 return
@@ -216,10 +218,16 @@ class ClientConnection(asyncio.Protocol):
         if self._source is not None:
             self._source.resume()
 
+    def turn_away(self) -> None:
+        """There are too many connections."""
+        self._refuse(503, "the router has as many connections as it may have", "too_many_connections")
+        self._next()
+
     # -- httptools callbacks --
 
     def on_message_begin(self) -> None:
         self._fresh = False
+        self.since_s = self._loop.time()  # a request has as long to arrive as a connection may be idle
         self._url = b""
         self._headers = []
         self._body = []

@@ -28,6 +28,8 @@ class Config:
     name: Annotated[str, "this router's name; empty: host name and port"] = ""
     session_header: Annotated[str, "requests with the same value of this header stay on one release"] = "x-session-id"
     reuse_port: Annotated[bool, "several router processes share the port (SO_REUSEPORT)"] = False
+    processes: Annotated[int, "router processes that share the port; each takes a core, and reports under its own name"] = 1
+    max_connections: Annotated[int, "connections of clients; more are told to come back"] = 10_000
     max_body_bytes: Annotated[int, "longest request body"] = 64 << 20
     max_header_bytes: Annotated[int, "longest request head"] = 64 << 10
     connect_deadline_s: Annotated[float, "to connect to an engine"] = 2.0

@@ -15,6 +15,7 @@ from denvweb.core.errors import DenvError
 from denvweb.logs import LineFormatter
 from fleets.router.app import App
 from fleets.router.config import Config, parse
+from fleets.router.processes import Processes
 
 
 async def run(config: Config) -> None:
@@ -33,6 +34,10 @@ async def run(config: Config) -> None:
     await app.stop()
 
 
+async def _several(config: Config, argv: Sequence[str]) -> int:
+    return await Processes(config, argv).run()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse the flags and run; the exit status."""
     handler = logging.StreamHandler()
@@ -40,7 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
-        config = parse(sys.argv[1:] if argv is None else argv)
+        flags = sys.argv[1:] if argv is None else argv
+        config = parse(flags)
+        if config.processes > 1:
+            return asyncio.run(_several(config, flags))
         uvloop.run(run(config))
     except DenvError as error:
         logging.getLogger("fleets.router").error("%s", error.detail)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
+HELD_MAX = 16  # more are written in the middle of a long turn, so that the first of a burst do not wait for the last
+
 
 class Outbox:
     """Holds writes back to the end of the turn. Whoever writes to the same transport directly flushes first."""
@@ -23,6 +25,8 @@ class Outbox:
         """Write now, or at the end of the turn."""
         if self._open:
             self._held.append((transport, data))
+            if len(self._held) >= HELD_MAX:
+                self.flush()
             return
         self._open = True
         if self._loop is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +19,7 @@ from tests.integration.router_bench import STAGE, FakeControl, chat, control_pla
 
 
 async def _until(control: FakeControl, true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         while not true():
             control.reported.clear()
             await control.reported.wait()
@@ -156,3 +157,36 @@ async def test_process_drains_on_sigterm_and_ignores_sighup(tmp_path: Path) -> N
             if process.returncode is None:
                 process.kill()
         assert sum(delta.counters.get("requests", 0) for report in control.reports for delta in report.series) == 1
+
+
+async def test_processes_share_a_port_report_by_name_and_come_back(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    async with control_plane() as control, engines("a") as (a,):
+        control.put(table(plain_unit([a]), generation=3))
+        flags = ["--stage", STAGE, "--port", str(port), "--control", control.url, "--state-dir", str(tmp_path), "--processes", "2"]
+        parent = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "fleets.router.main", *flags, "--name", "edge", stderr=asyncio.subprocess.DEVNULL
+        )
+        try:
+            await _until(control, lambda: {f"edge-{index}" for index in range(2)} <= _confirmed(control, 3))
+            for _ in range(8):  # the kernel gives each connection to one of the two
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(message(chat(stream=False)))
+                assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+                writer.close()
+            children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+            assert len(children) == 2
+            boots = {report.boot for report in control.reports}
+            os.kill(int(children[0]), signal.SIGKILL)
+            await _until(control, lambda: len({report.boot for report in control.reports}) > len(boots))
+            parent.terminate()
+            assert await asyncio.wait_for(parent.wait(), 10) == 0
+        finally:
+            if parent.returncode is None:
+                parent.kill()
+
+
+def _confirmed(control: FakeControl, generation: int) -> set[str]:
+    return {report.router for report in control.reports if report.table_generation == generation}

@@ -35,6 +35,9 @@ class _Transport(asyncio.Transport):
     def close(self) -> None:
         self.ended = True
 
+    def abort(self) -> None:
+        self.ended = True
+
     def pause_reading(self) -> None:
         self.reading = False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -16,6 +17,8 @@ from fleets.router.probe import _Answer
 from fleets.router.relay import Relay
 from fleets.router.telemetry import Trace
 from fleets.router.upstream import Connection, LegError, Pool, Taker
+from tests.integration.fake_engine import engines
+from tests.integration.router_bench import chat, message, plain_unit, router, table
 from tests.integration.test_router_framing import _connection, _Echo, _Transport
 
 HEADS = (
@@ -295,3 +298,31 @@ async def test_heads_and_bodies_have_limits_for_known_heads_too() -> None:
     client.data_received(head % 1001)
     await asyncio.sleep(0)
     assert len(echo.requests) == 1 and b"HTTP/1.1 413 " in transport.out and transport.ended
+
+
+async def test_a_head_that_never_ends_and_a_body_that_never_comes_are_ended(tmp_path: Path) -> None:
+    async with engines("a") as (a,), router(tmp_path, table(plain_unit([a]))) as bench:
+        assert (await bench.ask(chat())).status == 200
+        raws = [await bench.connect() for _ in range(3)]
+        raws[0].writer.write(b"POST /v1/completions HT")
+        raws[1].writer.write(message(chat())[:-5])
+        raws[2].writer.write(message(chat("DPAUSE")))
+        await a.next_post(2)
+        for client in bench.app._clients:
+            client.since_s -= 1000
+        await bench.app._sweep()
+        assert await raws[0].reader.read() == b"" and await raws[1].reader.read() == b""
+        a.release.set()
+        assert (await raws[2].read_answer()).events[-1] == "[DONE]"  # what is being answered is not idle
+
+
+async def test_connections_have_a_limit(tmp_path: Path) -> None:
+    async with engines("a") as (a,), router(tmp_path, table(plain_unit([a])), max_connections=2) as bench:
+        first, second, third = [await bench.connect() for _ in range(3)]
+        answer = await third.read_answer()
+        assert answer.status == 503 and answer.json["error"]["code"] == "too_many_connections"
+        for raw in (first, second):
+            raw.writer.write(message(chat()))
+            assert (await raw.read_answer()).status == 200
+        first.writer.close()
+        assert (await bench.ask(chat())).status in (200, 503)
