@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from django.db import transaction
+from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 
 from denvweb.failpoints import reach
@@ -50,7 +51,8 @@ def reconcile(now: datetime | None = None) -> Look:
     active = Rollout.objects.exclude(state__in=Rollout.ENDED).order_by("created_at").values_list("pk", flat=True)
     for rollout_id in list(active):
         look.decisions += _guarded(look, f"rollout {rollout_id}", partial(drive, rollout_id=rollout_id, now=now))
-    for stage_id in list(Stage.objects.values_list("pk", flat=True)):
+    busy = _rollouts_under_way().filter(stage=OuterRef("pk"))
+    for stage_id in list(Stage.objects.exclude(Exists(busy)).values_list("pk", flat=True)):
         look.healings += _guarded(look, f"stage {stage_id}", partial(_heal, stage_id, now))
     return look
 
@@ -109,7 +111,11 @@ def _drained(units: tuple[UnitView, ...], stable: UnitSpec, spec: StageSpec) -> 
 
 def _under_way(row: Stage) -> bool:
     """Whether a rollout has the stage's units in hand; one that waits for its turn has not."""
-    return row.rollouts.exclude(state__in=[*Rollout.ENDED, Rollout.State.PENDING]).exists()
+    return _rollouts_under_way().filter(stage=row).exists()
+
+
+def _rollouts_under_way() -> QuerySet[Rollout]:
+    return Rollout.objects.exclude(state__in=[*Rollout.ENDED, Rollout.State.PENDING])
 
 
 def _warm_until(row: Stage) -> datetime | None:

@@ -57,7 +57,7 @@ def alarm_arms(
     ours = (canary_release, *([baseline_release] if baseline_release else []))
     rows = users_windows(stage=stage, begin=begin, end=now).filter(Q(decode_release__in=ours) | Q(prefill_release__in=ours))
     canary, baseline = Figures(), Figures()
-    for prefill, decode, alarms in rows.values_list("prefill_release", "decode_release", "alarms").iterator():
+    for prefill, decode, alarms in rows.values_list("prefill_release", "decode_release", "alarms"):
         (canary if canary_release in (prefill, decode) else baseline).add_kept({}, alarms, {})
     return {
         name: Arms(canary=canary.alarms.get(name, NOTHING), baseline=baseline.alarms.get(name, NOTHING) if baseline_release else None)

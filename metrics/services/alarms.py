@@ -32,7 +32,7 @@ def alarm_look(
     A look without new figures changes nothing. Another `since` than the time before counts anew from there, with the
     evidence and the budget spent carried on. Without a baseline release the comparison rests.
     """
-    with transaction.atomic():
+    with transaction.atomic(savepoint=False):
         rows = _states_lock(rollout, alarms, since, now)
         arms = alarm_arms(
             stage=stage,
@@ -43,7 +43,10 @@ def alarm_look(
             now=now,
         )
         fresh = figures_fresh(stage=stage, now=now)
-        return tuple(_look(spec, rows[spec.name], arms[spec.name], since=since, now=now, alpha=alpha, fresh=fresh) for spec in alarms)
+        found = [_look(spec, rows[spec.name], arms[spec.name], since=since, now=now, alpha=alpha, fresh=fresh) for spec in alarms]
+        if changed := [row for row, _ in found if row is not None]:
+            AlarmState.objects.bulk_update(changed, ["since", "looked_at", "data", "n", "k", "log_evidence"])
+    return tuple(verdict for _, verdict in found)
 
 
 def _states_lock(rollout: str, alarms: Sequence[AlarmSpec], since: datetime, now: datetime) -> dict[str, AlarmState]:
@@ -58,11 +61,15 @@ def _states_lock(rollout: str, alarms: Sequence[AlarmSpec], since: datetime, now
     return rows
 
 
-def _look(spec: AlarmSpec, row: AlarmState, arms: Arms, *, since: datetime, now: datetime, alpha: float, fresh: bool) -> AlarmVerdict:
+def _look(
+    spec: AlarmSpec, row: AlarmState, arms: Arms, *, since: datetime, now: datetime, alpha: float, fresh: bool
+) -> tuple[AlarmState | None, AlarmVerdict]:
+    """The row, if it has to be written, and the verdict."""
     before = wire.from_plain(row.data, JudgeState) if row.data else JudgeState()
     state = state_look(spec, before if row.since == since else state_begin_anew(spec, before), arms, now)
-    if state != before or row.since != since:
-        row.since, row.looked_at, row.data = since, now, wire.to_plain(state)
-        row.n, row.k, row.log_evidence = arms.canary.n, arms.canary.k, log_arm_evidence(spec, state.canary)
-        row.save(update_fields=["since", "looked_at", "data", "n", "k", "log_evidence"])
-    return verdict_of(spec, state, arms, alpha=alpha, fresh=fresh)
+    verdict = verdict_of(spec, state, arms, alpha=alpha, fresh=fresh)
+    if state == before and row.since == since:
+        return None, verdict
+    row.since, row.looked_at, row.data = since, now, wire.to_plain(state)
+    row.n, row.k, row.log_evidence = arms.canary.n, arms.canary.k, log_arm_evidence(spec, state.canary)
+    return row, verdict
