@@ -22,6 +22,7 @@ ERRORS_FEWEST = 10
 GUARD = AlarmSpec(name="errors-plainly", metric="error-rate", p0=ERRORS_PLAINLY)
 """Counted on every stage, also on one that sets no alarm."""
 
+SPEAKS_AGAINST = 20.0  # evidence at 5%
 _LARGEST = 1e18  # evidence grows without bound, and JSON has no infinity
 
 
@@ -59,12 +60,17 @@ def judge(verdicts: Sequence[AlarmVerdict], *, doubted_s: float | None, policy: 
                 continue
             sentence = f"{told(verdict)}; the old release is over the limit too, so the cause is elsewhere and going back would not help"
             return Judgement(Ruling.HOLD, Reason.BASELINE_BREACHING, sentence, evidence=evidence_of(verdict))
-        overwhelming = verdict.evidence >= verdict.trips_at**2 and (verdict.relative_evidence or 0) >= 1  # under 1: no worse
+        overwhelming = verdict.evidence >= verdict.trips_at**2 and _not_acquitted(verdict)
         if overwhelming or (doubted_s is not None and doubted_s >= policy.max_wait_s):
             return Judgement(Ruling.BACK, "breach", told(verdict), evidence=evidence_of(verdict))
         sentence = f"{told(verdict)}; not proved worse than the old release, whose figures it is compared with"
         return Judgement(Ruling.HOLD, Reason.BREACH_UNCONFIRMED, sentence, evidence=evidence_of(verdict))
     return Judgement(Ruling.PASS)
+
+
+def _not_acquitted(verdict: AlarmVerdict) -> bool:
+    """Whether the comparison speaks against the new release, if not loudly, or has too little of the old one to speak at all."""
+    return (verdict.relative_evidence or 0) >= SPEAKS_AGAINST or verdict.baseline_n * verdict.p0 < 1
 
 
 def _errors_plainly(verdict: AlarmVerdict) -> bool:

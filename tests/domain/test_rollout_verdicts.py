@@ -22,12 +22,12 @@ def to_bake(world: World) -> World:
 
 def test_overwhelming_evidence_does_not_outvote_a_comparison_that_acquits() -> None:
     """A burst that hits both arms, and whose exceedances happen to fall on the new release."""
-    acquitted = verdict(300, 20, evidence=1e6, tripped=True, relative=0.3)
+    acquitted = verdict(300, 20, evidence=1e6, tripped=True, relative=2.0, baseline=(300, 12))
     world = at_canary(World())
     world.verdicts = (acquitted,)
     world.settle()
     assert (phase(world), world.state.reason) == (Phase.HELD, Reason.BREACH_UNCONFIRMED)
-    world.verdicts = (replace(acquitted, relative_evidence=1.5),)
+    world.verdicts = (replace(acquitted, relative_evidence=25.0),)
     world.settle()
     assert phase(world) is Phase.ROLLED_BACK
 
@@ -40,3 +40,10 @@ def test_a_bake_does_not_end_while_a_breach_stands_that_has_not_lasted() -> None
     world.verdicts = (verdict(9000, 210),)
     world.settle()
     assert phase(world) is Phase.SUCCEEDED
+
+
+def test_overwhelming_evidence_is_enough_where_the_old_release_has_too_few_requests_to_compare() -> None:
+    world = at_canary(World())
+    world.verdicts = (verdict(300, 40, evidence=1e6, tripped=True, relative=1.1, baseline=(12, 0)),)
+    world.settle()
+    assert phase(world) is Phase.ROLLED_BACK
