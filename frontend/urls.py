@@ -6,12 +6,13 @@ from django.contrib.auth import views as auth
 from django.urls import URLPattern, path, re_path
 
 from frontend.pages import actions, assets, events, fleets, overview, releases, stage
+from frontend.pages.login import LoginView
 from frontend.slack.urls import urlpatterns as slack_urlpatterns
 
 urlpatterns: list[URLPattern] = [
     path("", overview.overview, name="overview"),
     path("attention", overview.attention_count, name="attention"),
-    path("login", auth.LoginView.as_view(template_name="frontend/login.html", redirect_authenticated_user=True), name="login"),
+    path("login", LoginView.as_view(), name="login"),
     path("logout", auth.LogoutView.as_view(), name="logout"),
     path("fleets", fleets.fleets, name="fleets"),
     path("events", events.events, name="events"),
