@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 
 from asgiref.sync import sync_to_async
+from django.contrib.auth.models import User
 from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 
@@ -21,6 +22,7 @@ from metrics.selectors import events_after, latest_seq
 
 _LOOK_AGAIN_S = 2.0
 _HEARTBEAT_S = 15.0
+_CHECK_AGAIN_S = 10.0  # whether the caller may still listen
 _BATCH = 200
 _RETRY_MS = 2000
 
@@ -41,7 +43,9 @@ async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
         return _refused(InvalidError(f"`{text}` is no number of an event", fields={"Last-Event-ID": ["not a number"]}), 400)
     seq = int(text) if text else seq
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # or a proxy holds the lines back
-    return StreamingHttpResponse(_lines(seq, request.GET.get("stage", ""), seen), content_type="text/event-stream", headers=headers)
+    return StreamingHttpResponse(
+        _lines(seq, request.GET.get("stage", ""), seen, request), content_type="text/event-stream", headers=headers
+    )
 
 
 def _refused(error: DenvError, status: int) -> JsonResponse:
@@ -61,16 +65,36 @@ async def _user(request: HttpRequest) -> Person | None:
 
 
 def _begin(user: Person) -> tuple[int, Seen]:
-    """Where a stream without a number begins, and what this person may see: as it is now, for as long as the stream lasts."""
+    """Where a stream without a number begins, and what this person may see: as it is now; it is looked up again while the stream lasts."""
     return latest_seq(), seen_by(user)
 
 
-async def _lines(seq: int, stage: str, seen: Seen) -> AsyncIterator[bytes]:
-    """Ends when the client leaves: Django then closes this generator, and with it the waiter."""
+def _still(request: HttpRequest) -> Seen | None:
+    """What the caller may see by now; None once the token was revoked, the session ended, or the account closed."""
+    try:
+        text = bearer(request.headers.get("Authorization", ""))
+        if text:
+            token = token_check(text, ApiToken.Scope.API)
+            user: Person | None = token.user if token else None
+        else:
+            live = request.session.session_key and request.session.exists(request.session.session_key)
+            user = User.objects.filter(username=request.user.get_username(), is_active=True).first() if live else None
+        return seen_by(user) if user else None
+    finally:
+        close_old_connections()
+
+
+async def _lines(seq: int, stage: str, seen: Seen, request: HttpRequest) -> AsyncIterator[bytes]:
+    """Ends when the client leaves: Django then closes this generator, and with it the waiter; or when it may no longer listen."""
     yield f"retry: {_RETRY_MS}\n: from {seq}\n\n".encode()
-    sent_mono_s = time.monotonic()
+    sent_mono_s = checked_mono_s = time.monotonic()
     async with wake.Waiter("events") as waiter:
         while True:
+            if time.monotonic() - checked_mono_s >= _CHECK_AGAIN_S:
+                now_seen = await sync_to_async(_still, thread_sensitive=False)(request)
+                if now_seen is None:
+                    return
+                seen, checked_mono_s = now_seen, time.monotonic()
             events = await _read(seq)
             for event in events:
                 seq = event.seq

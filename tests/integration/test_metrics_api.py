@@ -17,6 +17,7 @@ from django.test import AsyncClient, Client
 from django.utils import timezone
 
 from denvweb.auth import token_create
+from denvweb.models import ApiToken
 from metrics.domain.histogram import Histogram
 from metrics.domain.types import Metric, Route, SeriesDelta, SeriesKey
 from metrics.services import event_append, series_ingest
@@ -216,6 +217,24 @@ async def test_a_browser_s_session_may_follow_too(token: str) -> None:
         assert response.status_code == 200
         async with aclosing(aiter(response)) as chunks:
             assert b"retry" in await anext(chunks)
+
+
+@pytest.mark.parametrize("how", ["token", "session"])
+async def test_a_stream_ends_when_its_caller_may_no_longer_listen(token: str, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setattr("metrics.api.stream._CHECK_AGAIN_S", 0.0)
+    monkeypatch.setattr("metrics.api.stream._LOOK_AGAIN_S", 0.05)
+    async with _client() as client:
+        headers = {"Authorization": f"Bearer {token}"} if how == "token" else {}
+        if how == "session":
+            await client.aforce_login(await User.objects.aget(username="ada"))
+        response: Any = await client.get("/api/v1/stream", headers=headers)
+        async with aclosing(aiter(response)) as chunks, asyncio.timeout(20):
+            assert b"retry" in await anext(chunks)
+            if how == "token":
+                await ApiToken.objects.aupdate(revoked_at=timezone.now())
+            else:
+                await client.alogout()
+            assert [chunk async for chunk in chunks if not chunk.startswith(b":")] == []
 
 
 async def test_an_open_stream_keeps_no_database_connection(token: str) -> None:
