@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from django.http import HttpResponse, JsonResponse
 from django.views.decorators.http import require_safe
 
-from denvweb.access import access_stage
+from denvweb.access import Action, access_stage, actions_of
 from denvweb.core import units
 from fleets.domain.views import FleetMap, UnitView
 from fleets.selectors import fleet_maps
@@ -47,6 +47,7 @@ class Buttons:
     promote: bool
     pause: bool
     resume: bool
+    roll_back: bool  # may, whether or not there is anywhere to go back to
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +75,19 @@ def _step(step: PlanStepView, now: datetime) -> Step:
     return Step(step, css, when, passed_s, total_s, hold)
 
 
-def buttons(stage: StageView) -> Buttons:
-    """Promote, pause and resume, only where the state machine would take them."""
-    rollout = stage.rollout
+def buttons(stage: StageView, may: Collection[Action]) -> Buttons:
+    """Promote, pause and resume, only where the state machine would take them, and only for who may."""
+    rollout, back = stage.rollout, Action.ROLL_BACK in may
     if rollout is None or not rollout.active or rollout.state in {"rolling-back", "rollback-blocked"}:
-        return Buttons(approve=False, promote=False, pause=False, resume=False)
+        return Buttons(approve=False, promote=False, pause=False, resume=False, roll_back=back)
     held = rollout.state == "held"
     approve = held and rollout.reason == "approval"
     return Buttons(
-        approve=approve,
-        promote=not approve and rollout.kind == "rollout" and rollout.state in {"rolling", "held"},
-        pause=rollout.state in {"rolling", "baking"} or (held and rollout.reason not in {"manual", "approval"}),
-        resume=held and rollout.reason == "manual",
+        approve=approve and Action.APPROVE in may,
+        promote=Action.PROMOTE in may and not approve and rollout.kind == "rollout" and rollout.state in {"rolling", "held"},
+        pause=Action.PAUSE in may and (rollout.state in {"rolling", "baking"} or (held and rollout.reason not in {"manual", "approval"})),
+        resume=Action.PAUSE in may and held and rollout.reason == "manual",
+        roll_back=back,
     )
 
 
@@ -139,7 +141,7 @@ def _rollout_context(stage: StageView, now: datetime) -> dict[str, Any]:
     return {"rollout": rollout, "rail": steps(rollout, now), "evidence": evidence.table(rollout.verdicts)}
 
 
-def _living(stage: StageView, now: datetime) -> dict[str, Any]:
+def _living(stage: StageView, now: datetime, may: Collection[Action]) -> dict[str, Any]:
     maps = fleet_maps(names=tuple({unit.fleet for unit in stage.units})) if stage.units else ()
     figures = metrics_view(stage=stage.stage, span_s=_RATE_SPAN_S, by="unit", now=now)
     base, canary = two_releases(stage)
@@ -147,7 +149,7 @@ def _living(stage: StageView, now: datetime) -> dict[str, Any]:
         "stage": stage,
         "base": base,
         "canary": canary,
-        "buttons": buttons(stage),
+        "buttons": buttons(stage, may),
         "will": will(stage),
         "drawings": drawings(stage, maps, figures.groups),
         "per_s": figures.total.per_s,
@@ -177,7 +179,7 @@ def stage(request: PageRequest, model: str, name: str) -> HttpResponse:
             "charts": drawn,
             "chart_data": None if request.htmx else charts.plain(drawn),
             "marks": stagecharts.marks(view.stage, span, now),
-            **_living(view, now),
+            **_living(view, now, actions_of(request.user, model)),
         },
     )
 

@@ -123,6 +123,14 @@ def test_two_people_where_the_policy_wants_two() -> None:
         access_approve(ann, STAGE, started_by="ann")
 
 
+def test_a_page_offers_what_one_may_do(demo: Demo) -> None:
+    demo.release(block=32)
+    demo.settle()
+    for role, sees in {Role.VIEWER: (False, False), Role.OPERATOR: (True, True), Role.DEPLOYER: (True, False)}.items():
+        page = client_of(person(role, name=f"the-{role}"), "ui").get(UI).content
+        assert (f"{UI}/rollout/pause".encode() in page, f"{UI}/rollback".encode() in page) == sees, role
+
+
 def test_roles_add_up_and_a_superuser_has_them_all() -> None:
     user = person(Role.OPERATOR)
     Grant.objects.create(user=user, model="*", role=Role.APPROVER)
