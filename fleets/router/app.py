@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
+import socket
 import time
 from collections.abc import Awaitable, Callable
 
@@ -34,6 +36,8 @@ from fleets.router.upstream import Pool
 log = logging.getLogger("fleets.router")
 
 CLIENT_IDLE_S = 75.0
+BACKLOG = 4096  # connections that wait to be taken
+LISTENERS = 8
 LAST_TRIES = 3  # for the report at the end
 _JSON: Headers = [(b"content-type", b"application/json")]
 _TEXT: Headers = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
@@ -54,7 +58,7 @@ class App:
         self._clients: set[ClientConnection] = set()
         self.heads = RequestHeads()
         self._loops: list[asyncio.Task[None]] = []
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self.pool = Pool(connect_deadline_s=config.connect_deadline_s, unforeseen=self._unforeseen)
         self.outbox = self.pool.outbox
         self.telemetry = Telemetry(config.stage)
@@ -168,10 +172,7 @@ class App:
     async def start(self) -> None:
         """Listen, with the last table at once, and start the loops."""
         self.table.load()
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: ClientConnection(self), self.config.host, self.config.port, reuse_port=self.config.reuse_port or None, backlog=4096
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
+        await self._listen()
         steps: dict[str, tuple[Callable[[], Awaitable[None]], float]] = {
             "table": (self._follow, 0.0),
             "report": (self._tell, self.config.report_every_s),
@@ -181,11 +182,33 @@ class App:
         self._loops = [asyncio.create_task(self._forever(name, step, every_s), name=name) for name, (step, every_s) in steps.items()]
         log.info("router %s of %s listens on %s", self.config.label, self.config.stage, self.url)
 
+    async def _listen(self) -> None:
+        """Listen on several descriptors of one socket.
+
+        The loop takes one connection from each of them in a turn. With one alone, the last of a burst of clients would wait for as
+        many turns as there are before it, and each turn serves all the streams that run.
+        """
+        loop = asyncio.get_running_loop()
+
+        def made() -> ClientConnection:
+            return ClientConnection(self)
+
+        first = await loop.create_server(
+            made, self.config.host, self.config.port, reuse_port=self.config.reuse_port or None, backlog=BACKLOG
+        )
+        self._servers = [first]
+        self.port = first.sockets[0].getsockname()[1]
+        for held in first.sockets:
+            for _ in range(LISTENERS - 1):
+                again = socket.socket(fileno=os.dup(held.fileno()))
+                again.setblocking(False)
+                self._servers.append(await loop.create_server(made, sock=again, backlog=BACKLOG))
+
     async def stop(self) -> None:
         """Take nothing new, finish what is in flight up to the deadline, report, and end."""
         self.draining = True
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for client in [client for client in self._clients if client.idle]:
             client.close()
         await self._drain()
