@@ -365,12 +365,18 @@ def test_three_who_ask_at_once_make_one_rollback_and_one_notice(slack: Slack, li
         url = f"{live_server.url}/api/v1/stages/{STAGE}/rollback"
         assert httpx.post(url, json={}, headers={"Authorization": f"Bearer {token}"}, timeout=20).status_code == 200
 
-    wishes = (lambda: slack.click("rollback"), lambda: slack.command(f"rollback {STAGE}"), over_rest)
+    def over_click() -> None:
+        answer = slack.click("rollback")
+        answers.append((answer["status"], answer["took_s"] < 3))
+
+    answers: list[tuple[int, bool]] = []
+    wishes = (over_click, lambda: slack.command(f"rollback {STAGE}"), over_rest)
     threads = [threading.Thread(target=ask, args=(wish,)) for wish in wishes]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    assert answers == [(200, True)]
     demo.settle()
     delivery.deliver()
     assert RollbackRequest.objects.count() == 1 and demo.rollout().state == Rollout.State.ROLLED_BACK
