@@ -8,9 +8,10 @@ import re
 import time
 
 from fleets.domain.types import Role
+from fleets.router.exchange import exchange
 from fleets.router.policy import ReplicaState, Stage
 from fleets.router.telemetry import Telemetry, now
-from fleets.router.upstream import LegError, LegFailure, Pool, exchange
+from fleets.router.upstream import LegError, LegFailure, Pool
 from metrics.domain.types import Route
 
 DEADLINE_S = 2.0

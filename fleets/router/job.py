@@ -15,6 +15,7 @@ from fleets.router import openai
 from fleets.router.admission import QueueFullError
 from fleets.router.client import Client
 from fleets.router.heads import AnswerHead, Headers, RequestHead
+from fleets.router.legs import PrefillLeg, Release
 from fleets.router.openai import Ask
 from fleets.router.policy import Choice, Pin, ReplicaState
 from fleets.router.prefix import Blocks, blocks_of
@@ -24,7 +25,6 @@ from fleets.router.telemetry import Series, Trace, now
 from fleets.router.upstream import Connection, Leg, LegError, LegFailure, Taker
 from metrics.domain.types import Route
 
-LET_GO_S = 2.0  # how long a decode leg that nobody reads may take to fetch the KV that prefill keeps for it
 EXACT_TOKENS_PER_BYTE = 0.25  # token ids are four bytes each
 
 _JSON = (b"content-type", b"application/json")
@@ -418,123 +418,3 @@ class Job(Trace):
         return self._services.telemetry.series(
             spec.unit, self.prefill_release or spec.prefill_release, choice.decode.release, route, self.pin is not None
         )
-
-
-class PrefillLeg:
-    """The prefill of a job at one replica."""
-
-    __slots__ = ("_engine_id", "_job", "_live", "_services", "_tokens", "leg", "replica")
-
-    def __init__(self, job: Job, replica: ReplicaState, services: Services) -> None:
-        self._job = job
-        self._services = services
-        self._engine_id = replica.engine_id
-        held = services.stage.index.held_by(job.blocks, replica.name)
-        self._tokens = max(0, job.prompt_tokens - job.held_tokens(held))
-        self._live = False
-        self.leg: Leg | None = None
-        self.replica = replica
-
-    def send(self) -> None:
-        """Send it."""
-        job, services, replica, config = self._job, self._services, self.replica, self._services.config
-        self._live = True
-        replica.running += 1
-        replica.tokens += self._tokens
-        deadline_s = config.prefill_deadline_s + self._tokens * config.prefill_token_deadline_s
-        data = services.message(job.head, job.request_id, replica.address, openai.prefill_body(job.ask))
-        services.pool.send(replica.address, data, self, sent_s=now(), first_s=deadline_s, total_s=deadline_s)
-
-    def hang_up(self) -> None:
-        """The client left."""
-        self._over()
-        if self.leg is not None:
-            self.leg.hang_up()
-
-    def _over(self) -> None:
-        if not self._live:
-            return
-        self._live = False
-        self.replica.running -= 1
-        self.replica.tokens -= self._tokens
-
-    # -- Taker --
-
-    def streamed(self, head: AnswerHead, connection: Connection) -> Taker | None:
-        """It is not to be one, so it is taken whole."""
-        return None
-
-    def text(self, data: bytes) -> int:
-        """Never: it takes answers whole."""
-        return 0
-
-    def events(self, data: bytes, framed: int) -> None:
-        """Never: it takes answers whole."""
-
-    def ended(self) -> None:
-        """Never: it takes answers whole."""
-
-    def answered(self, head: AnswerHead, body: bytes) -> None:
-        self._over()
-        job, stage, status = self._job, self._services.stage, head.status
-        if status >= 500:
-            self._fault(None)
-            job.prefill_ended(f"status {status} {openai.engine_message(body)}", again=True)
-            return
-        stage.served(self.replica, self._engine_id)
-        if job.pin is not None:
-            job.engines.append(self._engine_id)
-        if status == 200:
-            job.prefilled(head, body)
-        elif status == 429:
-            job.prefill_ended(f"status {status} {openai.engine_message(body)}", again=True)
-        else:
-            job.prefill_refused(head, body)
-
-    def failed(self, error: LegError) -> None:
-        self._over()
-        self._fault(error.kind)
-        # After a timeout the client has waited long enough: decode does it.
-        self._job.prefill_ended(str(error), again=error.kind is not LegFailure.TIMEOUT)
-
-    def broken(self) -> None:
-        """The router itself failed."""
-        self._job.broken()
-
-    def _fault(self, failure: LegFailure | None) -> None:
-        self._job.also("prefill.failed")
-        self._services.stage.failed(self.replica, failure, self._engine_id)
-
-
-class Release:
-    """Takes a decode leg that nobody reads any more, for as long as it needs to fetch the KV; then hangs up."""
-
-    __slots__ = ("_timer", "leg")
-
-    def __init__(self) -> None:
-        self.leg: Leg | None = None
-        self._timer = asyncio.get_running_loop().call_later(LET_GO_S, self._over)
-
-    def streamed(self, head: AnswerHead, connection: Connection) -> Taker | None:
-        return self
-
-    def text(self, data: bytes) -> int:
-        return 0
-
-    def events(self, data: bytes, framed: int) -> None:
-        if data:
-            self._over()
-
-    def ended(self) -> None:
-        self._timer.cancel()
-
-    def answered(self, head: AnswerHead, body: bytes) -> None:
-        self._timer.cancel()
-
-    def failed(self, error: LegError) -> None:
-        self._timer.cancel()
-
-    def _over(self) -> None:
-        self._timer.cancel()
-        if self.leg is not None:
-            self.leg.hang_up()
