@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -14,13 +15,14 @@ _PYTHON = sys.executable
 _DENV = (_PYTHON, "-m", "denvweb.cli.main")
 
 
-def environment(home: Home, *, database_url: str, redis_url: str) -> dict[str, str]:
+def environment(home: Home, *, url: str, database_url: str, redis_url: str) -> dict[str, str]:
     """What every program of the control plane reads."""
     return {
         "DJANGO_SETTINGS_MODULE": "denvweb.settings",
         "DATABASE_URL": database_url,
         "REDIS_URL": redis_url,
         "DENV_HOME": str(home.root),
+        "DENV_PUBLIC_URL": os.environ.get("DENV_PUBLIC_URL", url),
         "DENV_SECRET_KEY": home.secret("secret-key"),
         "PYTHONUNBUFFERED": "1",
         "MALLOC_ARENA_MAX": "2",  # glibc keeps an arena a thread otherwise: tens of megabytes in a process with a thread pool

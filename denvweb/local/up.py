@@ -84,7 +84,7 @@ class Up:
             embedded.postgres_create_database(command.url)
             database_url = command.url
         self.say("PostgreSQL and Valkey answer")
-        return programs.environment(self.home, database_url=database_url, redis_url=redis_url)
+        return programs.environment(self.home, url=self.url, database_url=database_url, redis_url=redis_url)
 
     def _bootstrap(self, env: dict[str, str]) -> None:
         fleets = [fleet.name for fleet in demo.FLEETS] if self.config.demo else []
