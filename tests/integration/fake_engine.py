@@ -88,8 +88,8 @@ class FakeEngine:
         try:
             while await self._request(reader, writer):
                 pass
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            pass
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError, RuntimeError):
+            pass  # uvloop says RuntimeError for a write to a connection that is closed
         finally:
             self._tasks.discard(task)
             writer.close()
