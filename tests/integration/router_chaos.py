@@ -236,6 +236,7 @@ async def run(seconds: float, *, clients: int, seed: int, folder: Path, big: boo
             left.kv_lost = sum(left.counters[name] for name in names)
             for engine in members:
                 engine.seen.clear()
+                engine._used.clear()
             gc.collect()
             left.objects = len(gc.get_objects()) - before_objects
     await asyncio.sleep(0.1)
