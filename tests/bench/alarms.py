@@ -31,7 +31,7 @@ RATES_PER_S = (5, 20, 100)
 TIMES_THE_LIMIT = (3, 5, 10, 50)
 DENV = "denv"
 _LONGEST_S = 3 * 3600.0
-_SEED = 20261130
+SEED = 20261130
 _SAY_EVERY = timedelta(minutes=1)
 
 
@@ -149,17 +149,17 @@ class Cell:
         return None if place >= len(found) else found[place] / (60 if which else 1)
 
 
-def healthy(name: str, arrivals: Arrivals, *, bursts: bool, runs: int, look_s: float) -> Cell:
+def healthy(name: str, arrivals: Arrivals, *, bursts: bool, runs: int, look_s: float, seed: int = SEED) -> Cell:
     """Whole rollouts of a release that is as it should be."""
-    rng = random.Random(f"{_SEED} {name} {bursts}")
+    rng = random.Random(f"{seed} {name} {bursts}")
     truths = [Truth(bursts=bursts, first_burst_s=rng.uniform(0, 600)) for _ in range(runs)]
     kind = "2-minute bursts" if bursts else "calm"
     return Cell(f"{name}, {kind}", [rollout(rng, arrivals, truth, look_s=look_s) for truth in truths])
 
 
-def bad(name: str, arrivals: Arrivals, times: float, *, runs: int, look_s: float, from_s: float = 0.0) -> Cell:
+def bad(name: str, arrivals: Arrivals, times: float, *, runs: int, look_s: float, from_s: float = 0.0, seed: int = SEED) -> Cell:
     """A canary whose TTFT is over the limit so many times as often as it may be, from some second on."""
-    rng = random.Random(f"{_SEED} {name} {times} {from_s}")
+    rng = random.Random(f"{seed} {name} {times} {from_s}")
     truth = Truth(bad=times * 0.01, bad_from_s=from_s)
     return Cell(name, [rollout(rng, arrivals, truth, look_s=look_s) for _ in range(runs)])
 
@@ -196,29 +196,41 @@ def _two(cell: Cell, rule: str, which: int) -> str:
     return f"{text(cell.quantile(rule, which, 0.5))} ({text(cell.quantile(rule, which, 0.9))})"
 
 
-def measure(*, quick: bool) -> dict[str, float]:
+def measure(*, quick: bool, seed: int = SEED) -> dict[str, float]:
     """Run, print the tables, and give the figures."""
     runs, few = (2, 2) if quick else (200, 20)
     streams = {f"{per_s}/s": steady(per_s) for per_s in RATES_PER_S}
     recorded = {} if quick else {name: replayed(times) for name, times in traces().items()}
-    fine = [healthy(name, arrivals, bursts=bursts, runs=runs, look_s=20) for bursts in (False, True) for name, arrivals in streams.items()]
-    fine += [healthy(name, arrivals, bursts=bursts, runs=few, look_s=20) for name, arrivals in recorded.items() for bursts in (False, True)]
+    fine = [
+        healthy(name, arrivals, bursts=bursts, runs=runs, look_s=20, seed=seed)
+        for bursts in (False, True)
+        for name, arrivals in streams.items()
+    ]
+    fine += [
+        healthy(name, arrivals, bursts=bursts, runs=few, look_s=20, seed=seed)
+        for name, arrivals in recorded.items()
+        for bursts in (False, True)
+    ]
     _false_table(fine)
     often = 5 if quick else 60
     found = {
-        (name, times): bad(f"{times} times, {name}", arrivals, times, runs=often, look_s=2)
+        (name, times): bad(f"{times} times, {name}", arrivals, times, runs=often, look_s=2, seed=seed)
         for times in TIMES_THE_LIMIT
         for name, arrivals in streams.items()
     }
     tens = [found[f"{per_s}/s", 10] for per_s in RATES_PER_S]
-    cells = [*found.values(), *(bad(f"10 times, {name}", arrivals, 10, runs=few, look_s=2) for name, arrivals in recorded.items())]
+    cells = [
+        *found.values(),
+        *(bad(f"10 times, {name}", arrivals, 10, runs=few, look_s=2, seed=seed) for name, arrivals in recorded.items()),
+    ]
     if not quick:
         cells += [
-            bad(f"10 times from the middle of 50% on, {name}", arrivals, 10, runs=few, look_s=5, from_s=900)
+            bad(f"10 times from the middle of 50% on, {name}", arrivals, 10, runs=few, look_s=5, from_s=900, seed=seed)
             for name, arrivals in streams.items()
         ]
         cells += [
-            bad(f"10 times from the bake on, {name}", arrivals, 10, runs=few, look_s=5, from_s=1500) for name, arrivals in streams.items()
+            bad(f"10 times from the bake on, {name}", arrivals, 10, runs=few, look_s=5, from_s=1500, seed=seed)
+            for name, arrivals in streams.items()
         ]
     _found_table(cells)
     return {
@@ -232,8 +244,10 @@ def main() -> None:
     """All rollouts, or a few of each kind with --quick."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few rollouts of each kind, in seconds")
+    parser.add_argument("--seed", type=int, default=SEED)
+    options = parser.parse_args()
     began_s = time.process_time()
-    figures = measure(quick=parser.parse_args().quick)
+    figures = measure(quick=options.quick, seed=options.seed)
     print(f"\n{time.process_time() - began_s:.0f} s of one core\n{json.dumps(figures)}")
 
 
