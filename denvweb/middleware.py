@@ -101,10 +101,12 @@ class CleanUrlMiddleware(_BothWays):
     """Addresses with a NUL in them name nothing: PostgreSQL could not even be asked."""
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
-        if "\0" not in request.path_info and "%00" not in request.META.get("QUERY_STRING", ""):
+        named, asked = "\0" in request.path_info, "%00" in request.META.get("QUERY_STRING", "")
+        if not (named or asked):
             return super().__call__(request)
-        body = {"code": "invalid", "detail": "An address may hold no NUL.", "fields": {}, "request_id": request_id.get()}
-        refused = JsonResponse(body, status=400)
+        code, status = ("not-found", 404) if named else ("invalid", 400)
+        body = {"code": code, "detail": "An address may hold no NUL.", "fields": {}, "request_id": request_id.get()}
+        refused = JsonResponse(body, status=status)
         return self._refuse(refused) if iscoroutinefunction(self.get_response) else refused
 
     async def _refuse(self, response: HttpResponseBase) -> HttpResponseBase:
