@@ -10,7 +10,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from denvweb.cli.client import Access, Client, access_file
-from denvweb.cli.output import echo_json, json_option
+from denvweb.cli.output import echo_json, json_option, table
 
 
 def save_access(access: Access) -> None:
@@ -65,6 +65,46 @@ def join(fleet: str, as_json: bool) -> None:
         echo_json(body)
     else:
         click.echo(body["token"])
+
+
+@token.command("list")
+@json_option
+def list_tokens(as_json: bool) -> None:
+    """The tokens that are good, newest first; their secrets are kept nowhere."""
+    found = Client().get("tokens", dict[str, Any])["results"]
+    if as_json:
+        echo_json(found)
+        return
+    rows = [["token", "of", "scope", "for", "expires"]]
+    rows += [[row["id"], row["user"], row["scope"], row["name"] or "-", row["expires_at"] or "never"] for row in found]
+    click.echo(table(rows))
+
+
+@token.command()
+@click.argument("token_id", metavar="TOKEN")
+def revoke(token_id: str) -> None:
+    """Take a token back by its id (the part before the dot)."""
+    Client().delete(f"tokens/{token_id.partition('.')[0]}")
+    click.echo("revoked; it is good for nothing from now on (a router's within ten seconds)")
+
+
+@click.group()
+def audit() -> None:
+    """The journal as evidence: who changed what, through what, and what was refused."""
+
+
+@audit.command()
+@click.option("--head", default="", help="A head that was kept from an earlier check: is it still in the chain?")
+@json_option
+def verify(head: str, as_json: bool) -> None:
+    """Check the whole journal against its chain of hashes; exit status 1 when it does not hold."""
+    check = Client().get("audit/verify", dict[str, Any], head=head)
+    if as_json:
+        echo_json(check)
+    else:
+        click.echo(check["problem"] or f"{check['checked']:,} events, unbroken; head {check['head']}")
+    if check["problem"]:
+        raise click.exceptions.Exit(1)
 
 
 @click.command()

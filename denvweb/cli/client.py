@@ -95,6 +95,10 @@ class Client:
         except UnavailableError:
             return self._decode(self._send("POST", path, json=_given(body or {}), headers=headers), into)
 
+    def delete(self, path: str) -> None:
+        """DELETE /api/v1/`path`."""
+        self._send("DELETE", path)
+
     def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             response = self._http.request(method, f"/api/v1/{path.lstrip('/')}", **options)
