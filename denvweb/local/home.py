@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import secrets
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -97,7 +98,10 @@ class Home:
         path = self.run / "ports.json"
         ports: dict[str, int] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if name not in ports:
-            base = next((base for base in range(20_000, 32_000 - count, 500) if embedded.all_free(base, count)), None)
+            # Each home begins to look elsewhere: two that start at the same moment would find the same ports free.
+            bases = range(20_000, 32_000 - count, 500)
+            first = zlib.crc32(str(self.root).encode()) % len(bases)
+            base = next((base for base in [*bases[first:], *bases[:first]] if embedded.all_free(base, count)), None)
             if base is None:
                 raise UnavailableError(f"no {count:,} ports in a row are free between 20,000 and 32,000; end what listens there")
             ports[name] = base
