@@ -5,6 +5,7 @@ A chunk is a constant head, four letters, a constant tail; both, and the HTTP fr
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +43,7 @@ class StopFinder:
         return shown
 
 
-class Answer:
+class Answer(ABC):
     """All choices of one request. A subclass says what becomes of each token."""
 
     def __init__(self, want: Generation, reply: Reply, *, answer_id: str, model: str, created: int) -> None:
@@ -66,13 +67,13 @@ class Answer:
         """Let go of the sequences, which refer back here: their prompts would stay until a garbage collection."""
         self.sequences = []
 
+    @abstractmethod
     def token(self, sequence: Sequence, word: int, finish: Finish | None) -> bool:
         """One more token."""
-        raise NotImplementedError
 
+    @abstractmethod
     def failed(self, sequence: Sequence, detail: str) -> None:
         """The whole answer fails with one of its choices."""
-        raise NotImplementedError
 
 
 class WholeAnswer(Answer):
