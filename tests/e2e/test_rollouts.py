@@ -91,7 +91,7 @@ def go_back_in_the_browser(demo: Instance, target: str) -> float:
 
 def test_a_slow_release_goes_back_by_itself(demo: Instance, tmp_path: Path) -> None:
     stable = demo.client().get(f"stages/{STAGE}", StageView).release
-    traffic = start_traffic(demo, tmp_path, 50)
+    traffic = start_traffic(demo, tmp_path, 35)
     path = release_file(tmp_path, "slow", "  simulated-faults: { decode: { slow-factor: 3 } }")
     rollout = roll_out(demo, path)
     view = demo.until(lambda: ended(demo.client(), rollout), timeout_s=150, what="the slow release is judged")
@@ -108,7 +108,7 @@ def test_a_slow_release_goes_back_by_itself(demo: Instance, tmp_path: Path) -> N
 def test_a_good_release_stays_and_one_click_goes_back(demo: Instance, tmp_path: Path) -> None:
     client = demo.client()
     before = client.get(f"stages/{STAGE}", StageView).release
-    traffic = start_traffic(demo, tmp_path, 70)
+    traffic = start_traffic(demo, tmp_path, 50)
     rollout = roll_out(demo, release_file(tmp_path, "good", "  engine: { decode: { speculative-draft-length: 3 } }"))
     view = demo.until(lambda: ended(demo.client(), rollout), timeout_s=200, what="the good release is through")
     assert view.state == "succeeded", view.why
