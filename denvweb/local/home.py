@@ -86,7 +86,12 @@ class Home:
         path = self.run / "ports.json"
         ports: dict[str, int] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if name not in ports:
-            ports[name] = embedded.free_port() if first is None else next(p for p in range(first, 65_536) if p not in ports.values())
+            taken = set(ports.values())
+            ports[name] = (
+                embedded.free_port()
+                if first is None
+                else next(port for port in range(first, 65_536) if port not in taken and embedded.all_free(port, 1))
+            )
             write_private(path, json.dumps(ports))
         return ports[name]
 

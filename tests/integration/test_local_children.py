@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -92,10 +93,14 @@ def test_one_denv_a_home(tmp_path: Path) -> None:
     home.lock().close()
 
 
-def test_ports_stay_the_same(tmp_path: Path) -> None:
+def test_ports_stay_the_same_and_are_nobody_elses(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.prepare()
-    assert home.port("router a/b", 8081) == 8081
-    assert home.port("router c/d", 8081) == 8082
-    assert home.port("router a/b", 8081) == 8081
-    assert home.remembered_ports("router ") == {"a/b": 8081, "c/d": 8082}
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        first = home.port("router a/b", other.getsockname()[1])
+        second = home.port("router c/d", other.getsockname()[1])
+        assert other.getsockname()[1] < first < second
+    assert home.port("router a/b", 8081) == first
+    assert home.remembered_ports("router ") == {"a/b": first, "c/d": second}
