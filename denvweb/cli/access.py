@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import click
@@ -11,17 +10,14 @@ from click.shell_completion import get_completion_class
 
 from denvweb.cli.client import Access, Client, access_file
 from denvweb.cli.output import echo_json, json_option, table
+from denvweb.core.files import write_private
 
 
 def save_access(access: Access) -> None:
     """Write the file that every later command reads; only its owner may."""
     path = access_file()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = path.with_suffix(".new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-        json.dump({"url": access.url, "token": access.token}, out)
-    temporary.replace(path)
+    write_private(path, json.dumps({"url": access.url, "token": access.token}))
 
 
 @click.command()

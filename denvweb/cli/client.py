@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import httpx
 import msgspec
 
+from denvweb import env
 from denvweb.core import wire
 from denvweb.core.errors import ConflictError, DenvError, ForbiddenError, InvalidError, NotFoundError, UnavailableError
 from denvweb.core.ids import random_id
@@ -38,25 +39,26 @@ class Access:
     token: str
 
 
-def denv_home() -> Path:
-    """DENV_HOME, or `~/.denv`."""
-    return Path(os.environ.get("DENV_HOME") or Path.home() / ".denv")
-
-
 def access_file() -> Path:
     """What `denv up` and `denv login` write."""
-    return denv_home() / "credentials" / "cli.json"
+    return env.home() / "credentials" / "cli.json"
+
+
+def saved_access() -> Access:
+    """What that file holds; empty texts when there is none."""
+    try:
+        saved = json.loads(access_file().read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        saved = {}
+    return Access(url=saved.get("url", ""), token=saved.get("token", ""))
 
 
 def find_access() -> Access:
     """DENV_URL and DENV_TOKEN, else the file that `denv up` or `denv login` wrote."""
     url, token = os.environ.get("DENV_URL", ""), os.environ.get("DENV_TOKEN", "")
     if not (url and token):
-        try:
-            saved = json.loads(access_file().read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            saved = {}
-        url, token = url or saved.get("url", ""), token or saved.get("token", "")
+        saved = saved_access()
+        url, token = url or saved.url, token or saved.token
     if not url or not token:
         raise UnavailableError(
             f"no control plane is known here (looked in DENV_URL, DENV_TOKEN and {access_file()}). "

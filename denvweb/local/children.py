@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from denvweb.core.backoff import Backoff
-from denvweb.local.home import write_private
+from denvweb.core.files import write_private
 
 _BACKOFF = Backoff(first_s=0.2, cap_s=15.0)
 _HEALTHY_AFTER_S = 20.0  # a child that lived this long starts from the first delay again

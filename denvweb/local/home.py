@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from denvweb.core.errors import ConflictError, UnavailableError
+from denvweb.core.files import write_private
 from denvweb.local import embedded
 
 
@@ -81,10 +82,17 @@ class Home:
             write_private(path, secrets.token_urlsafe(48))
         return path.read_text(encoding="utf-8").strip()
 
+    @property
+    def _ports_file(self) -> Path:
+        return self.run / "ports.json"
+
+    def _ports(self) -> dict[str, int]:
+        ports: dict[str, int] = json.loads(self._ports_file.read_text(encoding="utf-8")) if self._ports_file.exists() else {}
+        return ports
+
     def port(self, name: str, first: int | None = None) -> int:
         """The port of a program, the same at every start; a new one counts up from `first`, or is any free one."""
-        path = self.run / "ports.json"
-        ports: dict[str, int] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        ports = self._ports()
         if name not in ports:
             taken = set(ports.values())
             ports[name] = (
@@ -92,7 +100,7 @@ class Home:
                 if first is None
                 else next(port for port in range(first, 65_536) if port not in taken and embedded.all_free(port, 1))
             )
-            write_private(path, json.dumps(ports))
+            write_private(self._ports_file, json.dumps(ports))
         return ports[name]
 
     def port_range(self, name: str, count: int) -> int:
@@ -100,8 +108,7 @@ class Home:
 
         Below 32,768, where Linux begins to hand out ports of its own choice.
         """
-        path = self.run / "ports.json"
-        ports: dict[str, int] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        ports = self._ports()
         if name not in ports:
             # Each home begins to look elsewhere: two that start at the same moment would find the same ports free.
             bases = range(20_000, 32_000 - count, 500)
@@ -110,20 +117,10 @@ class Home:
             if base is None:
                 raise UnavailableError(f"no {count:,} ports in a row are free between 20,000 and 32,000; end what listens there")
             ports[name] = base
-            write_private(path, json.dumps(ports))
+            write_private(self._ports_file, json.dumps(ports))
         return ports[name]
 
     def remembered_ports(self, prefix: str) -> dict[str, int]:
         """The programs that were given a port before, by their names after the prefix."""
-        path = self.run / "ports.json"
-        ports: dict[str, int] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        ports = self._ports()
         return {name.removeprefix(prefix): port for name, port in ports.items() if name.startswith(prefix)}
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write at once or not at all, readable by the owner only."""
-    temporary = path.with_name(path.name + ".new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-        out.write(text)
-    temporary.replace(path)

@@ -17,7 +17,8 @@ from types import FrameType
 import click
 import httpx
 
-from denvweb.cli.client import Access, Client, denv_home
+from denvweb import env
+from denvweb.cli.client import Access, Client, saved_access
 from denvweb.core.errors import DenvError, UnavailableError
 from denvweb.local import demo, embedded, programs
 from denvweb.local.children import Children, end_leftovers
@@ -65,7 +66,7 @@ class Up:
         self.children.start(programs.worker(env))
         self.children.start(programs.beat(env, self.home))
         self._wait_for_web()
-        self.client = Client(Access(url=self.url, token=_saved_token(self.home)))
+        self.client = Client(Access(url=self.url, token=saved_access().token))
         for stage, port in self.home.remembered_ports("router ").items():
             self._start_router(stage, port)
         self.say(f"control plane ready: {self.url}")
@@ -166,12 +167,6 @@ class Up:
             time.sleep(_ROUND_S)
 
 
-def _saved_token(home: Home) -> str:
-    import json
-
-    return str(json.loads((home.credentials / "cli.json").read_text(encoding="utf-8"))["token"])
-
-
 def _tidy(home: Home, say: Callable[[str], None]) -> None:
     """End what an earlier run left behind after a kill -9."""
     names = end_leftovers(home.run / "children.json")
@@ -204,7 +199,7 @@ def _on_signal(signum: int, frame: FrameType | None) -> None:
 
 def run(config: UpConfig) -> int:
     """Start, supervise, and stop everything again; the exit status."""
-    home = Home(denv_home().resolve())
+    home = Home(env.home().resolve())
     home.prepare()
     lock = home.lock()
     click.echo(f"denv {version('denv')} from {home.root}")

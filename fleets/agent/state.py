@@ -11,6 +11,7 @@ from pathlib import Path
 
 from denvweb.core import wire
 from denvweb.core.errors import ConflictError, InvalidError
+from denvweb.core.files import write_private
 from fleets.agent.ranks import Run
 from fleets.domain.protocol import NodeSnapshot
 
@@ -67,15 +68,7 @@ def save(state_path: Path, state: NodeState, *, durable: bool = False) -> None:
 
     `durable` also waits for the disk: a credential must survive a power cut, a list of processes need not.
     """
-    path = node_path(state_path, state.node)
-    fresh = path.with_suffix(".new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(wire.encode(state))
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    fresh.replace(path)
+    write_private(node_path(state_path, state.node), wire.encode(state), durable=durable)
 
 
 def prepare(state_path: Path) -> None:

@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from denvweb import env
 from denvweb.auth import token_check, token_create
-from denvweb.local.home import write_private
+from denvweb.core.files import write_private
 from denvweb.models import ApiToken
 from fleets.services import join_token_create
 
