@@ -28,7 +28,8 @@ class Action(StrEnum):
     START = "start"  # create releases, which begins their rollouts
     PROMOTE = "promote"  # skip the rest of a watch
     APPROVE = "approve"  # let a rollout that waits for an approval go on
-    ADMIN = "administer"  # give roles, set the policy
+    BREAK_GLASS = "break the glass of"  # go forward in spite of a freeze window, with a reason
+    ADMIN = "administer"  # give roles, set the policy and freeze windows
 
 
 class Role(StrEnum):
@@ -47,7 +48,7 @@ ALLOWED: Mapping[Role, frozenset[Action]] = {
     Role.VIEWER: frozenset({Action.SEE}),
     Role.OPERATOR: frozenset({Action.SEE, Action.PAUSE, Action.ROLL_BACK}),
     Role.DEPLOYER: frozenset({Action.SEE, Action.PAUSE, Action.START, Action.PROMOTE}),
-    Role.APPROVER: frozenset({Action.SEE, Action.APPROVE}),
+    Role.APPROVER: frozenset({Action.SEE, Action.APPROVE, Action.BREAK_GLASS}),
     Role.ADMIN: frozenset(Action),
 }
 

@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.db.models import Model as DjangoModel
 from django.http import HttpRequest
 
-from releases.models import DryRun, Model, Release, RollbackRequest, Rollout, Stage
+from releases.models import DryRun, FreezeWindow, Model, Release, RollbackRequest, Rollout, Stage
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[Any]
@@ -29,5 +29,5 @@ class ReadOnlyAdmin(_ModelAdmin):
         return False
 
 
-for model in (DryRun, Model, Release, RollbackRequest, Rollout, Stage):
+for model in (DryRun, FreezeWindow, Model, Release, RollbackRequest, Rollout, Stage):
     admin.site.register(model, ReadOnlyAdmin)

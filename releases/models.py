@@ -115,6 +115,36 @@ class RollbackRequest(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
 
 
+class FreezeWindow(models.Model):
+    """A time in which nothing goes forward: recurring in its zone, or once. Empty `model` or `stage`: all."""
+
+    id = models.CharField(primary_key=True, max_length=24)
+    model = models.CharField(max_length=63, blank=True)  # by name: it may be set before the model has a release
+    stage = models.CharField(max_length=63, blank=True)
+    zone = models.CharField(max_length=64)  # IANA
+    days = models.JSONField(default=list)  # of releases.domain.freezes.DAYS
+    start = models.TimeField(null=True, blank=True)  # local
+    end = models.TimeField(null=True, blank=True)
+    begins_at = models.DateTimeField(null=True, blank=True)
+    ends_at = models.DateTimeField(null=True, blank=True)
+    reason = models.CharField(max_length=200)
+    created_by = models.CharField(max_length=150)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(start__isnull=False, end__isnull=False, begins_at__isnull=True, ends_at__isnull=True)
+                | Q(start__isnull=True, end__isnull=True, begins_at__lt=models.F("ends_at")),
+                name="freeze_recurs_or_is_once",
+            )
+        ]
+        ordering = ["created_at", "id"]
+
+    def __str__(self) -> str:
+        return f"{self.id} ({self.reason})"
+
+
 class DryRun(models.Model):
     """A dry run: the text, how far it is, and what came of it."""
 

@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "recipes": ("denvweb.cli.release", "recipes", "The recipes that a release can name"),
     "rollout": ("denvweb.cli.rollout", "rollout", "Show, watch, promote, pause, resume or abort a rollout"),
     "rollback": ("denvweb.cli.rollout", "rollback", "Go back to the release before"),
+    "freeze": ("denvweb.cli.freeze", "freeze", "Times in which nothing goes forward: list, add, remove"),
     "stages": ("denvweb.cli.stages", "stages", "Every stage and how it is"),
     "metrics": ("denvweb.cli.metrics", "metrics", "TTFT, ITL, errors and queues of a stage beside its alarms"),
     "events": ("denvweb.cli.stages", "events", "What happened to a stage, newest last"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from releases.api import release_views
+from releases.api import freeze_views, release_views
 from releases.api.rollout_urls import urlpatterns as rollout_urlpatterns
 
 urlpatterns: list[URLPattern] = [
@@ -15,5 +15,7 @@ urlpatterns: list[URLPattern] = [
     path("models/<str:model>/releases/<int:number>", release_views.ReleaseDetailView.as_view(), name="api-release"),
     path("models/<str:model>/releases/<int:number>/diff", release_views.ReleaseDiffView.as_view(), name="api-release-diff"),
     path("recipes", release_views.RecipesView.as_view(), name="api-recipes"),
+    path("freeze-windows", freeze_views.FreezeWindowsView.as_view(), name="api-freeze-windows"),
+    path("freeze-windows/<str:id>", freeze_views.FreezeWindowDetailView.as_view(), name="api-freeze-window"),
     *rollout_urlpatterns,
 ]

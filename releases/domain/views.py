@@ -158,6 +158,30 @@ class StageView:
     alarms: tuple[AlarmView, ...]
     rollout: RolloutView | None  # the active one, else the last
     preflight: PreflightView
+    frozen: str = ""  # `frozen until 2 Jan 2027 08:00 (Europe/Berlin): holidays`; empty when it is not
+    frozen_until: datetime | None = None  # also None when no end is in sight
+
+
+@dataclass(frozen=True, slots=True)
+class FreezeWindowView:
+    """One freeze window. `on` says whether it is in force now; `ends` is then when it ends, and `begins` when it begins the next time."""
+
+    id: str
+    model: str  # empty: every model
+    stage: str  # empty: every stage
+    zone: str
+    days: tuple[str, ...]  # `mon` to `sun`; empty for one that is once
+    start: str  # `18:00`, local to the zone
+    end: str
+    begins_at: datetime | None
+    ends_at: datetime | None
+    reason: str
+    created_by: str
+    created_at: datetime
+    sentence: str  # `every stage, mon-fri 18:00-08:00 (Europe/Berlin)`
+    on: bool
+    begins: datetime | None
+    ends: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from denvweb.access import Action, Person, access_approve, access_model, access_stage
+from denvweb.access import EVERY_MODEL, Action, Person, access_approve, access_model, access_stage, actions_of
+from denvweb.core.errors import ForbiddenError
 from releases.domain.rollout_types import Reason
 from releases.domain.spec import ReleaseFile, parse
 from releases.domain.views import RolloutView
@@ -15,6 +16,14 @@ def access_release(user: Person, yaml: str, action: Action) -> None:
     found = parse(yaml)
     if isinstance(found, ReleaseFile):
         access_model(user, found.release.model, action)
+
+
+def access_freeze(user: Person, model: str) -> None:
+    """Whether a person may set or remove a freeze window of a model; without one it is about every model."""
+    if model:
+        access_model(user, model, Action.ADMIN)
+    elif Action.ADMIN not in actions_of(user, EVERY_MODEL):
+        raise ForbiddenError("A freeze for every model takes the role admin for all of them.", code="role-missing")
 
 
 def access_rollout(user: Person, view: RolloutView) -> RolloutView:
