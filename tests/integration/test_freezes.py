@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.contrib.auth.models import User
-from pytest_django.fixtures import SettingsWrapper
 
 from denvweb.models import Grant
 from metrics.selectors import events_view
@@ -42,7 +43,7 @@ def test_what_is_wrong_is_named_by_field() -> None:
     assert api.post(URL, {**NIGHTS, "model": "nothing"}, content_type="application/json").status_code == 404
 
 
-def test_only_administrators_of_the_model_set_one(settings: SettingsWrapper) -> None:
+def test_only_administrators_of_the_model_set_one(settings: Any) -> None:
     settings.DEFAULT_ROLE = "viewer"
     Demo().release()
     _grant("bob", "ds-flash", "admin")
