@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help test-contract setup setup-test demo run test lint types bench-up bench-simulator bench-alarms bench-rollouts chaos bench-placement bench-router chaos-router lock clean
+.PHONY: help test-contract setup setup-test demo run test lint types bench-up bench-simulator bench-alarms bench-rollouts bench-web chaos bench-placement bench-router chaos-router lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -68,6 +68,9 @@ bench-simulator: setup-test  ## measure the simulator: speed, and errors beside 
 
 bench-rollouts: setup-test  ## how soon an alarm and a click reach the routers, and what 500 rollouts take
 	$(BIN)/python -m tests.bench.rollouts
+
+bench-web: setup-test  ## measure pages with 200 stages and 30 days of data, the lag of live events, and the first chart
+	$(BIN)/python -m tests.bench.web
 
 chaos: setup-test  ## ten minutes of rollouts under traffic while everything is broken at random; SEED=7 is the same again
 	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED))

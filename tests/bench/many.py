@@ -37,9 +37,9 @@ def tick_s(count: int, ticks: int = 5) -> tuple[float, float]:
         demo.tick(2.0, requests=20)
         if demo.rollout().data["weight_bp"] == 1000:
             break
-    rows = _rows()
+    rows = rows_of_demo()
     for number in range(1, count):
-        _copy(rows, number)
+        copy_rows(rows, number)
     assert Rollout.objects.exclude(state__in=Rollout.ENDED).count() == count
     now, took = demo.fleets.now, []
     for _ in range(ticks):
@@ -53,7 +53,7 @@ def tick_s(count: int, ticks: int = 5) -> tuple[float, float]:
     return sorted(took)[ticks // 2]
 
 
-def _rows() -> list[dict[str, Any]]:
+def rows_of_demo() -> list[dict[str, Any]]:
     from django.core import serializers
 
     from fleets.models import Rank, Replica, Router, RouteState, Unit
@@ -70,7 +70,7 @@ def _rows() -> list[dict[str, Any]]:
 _LINKS = {"stage", "model", "release", "previous", "from_release", "to_release"}
 
 
-def _copy(rows: Sequence[dict[str, Any]], number: int) -> None:
+def copy_rows(rows: Sequence[dict[str, Any]], number: int) -> None:
     """The rows again, under another model's name."""
     from django.core import serializers
 

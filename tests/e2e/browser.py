@@ -34,7 +34,7 @@ _WIDE = """return document.documentElement.scrollWidth <= innerWidth ? '' : [...
 class Browser:
     """One browser process with a profile of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stream: bool = False) -> None:
         self._profile = TemporaryDirectory(prefix="denv-chromium-", ignore_cleanup_errors=True)
         options = Options()
         options.binary_location = "/usr/bin/chromium"
@@ -43,8 +43,8 @@ class Browser:
         options.set_capability("goog:loggingPrefs", {"browser": "SEVERE"})
         self.driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
         self._cdp("Network.enable", {})
-        # The test server is not asynchronous: an endless stream would hold one of its threads for ever.
-        self._cdp("Network.setBlockedURLs", {"urls": ["*/api/v1/stream"]})
+        if not stream:  # the test server is not asynchronous: an endless stream would hold one of its threads for ever
+            self._cdp("Network.setBlockedURLs", {"urls": ["*/api/v1/stream"]})
 
     def close(self) -> None:
         """End the browser and forget its profile."""
