@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from fleets.domain.types import EngineSpec, RankDesired, RankState, Role
+from fleets.domain.types import KV_LEASE_S, EngineSpec, RankDesired, RankState, Role
 from metrics.domain.types import AlarmSpec, SeriesDelta
 
 PROTOCOL_VERSION = 1
@@ -162,6 +162,7 @@ class RouteUnit:
     protocol: str
     replicas: tuple[RouteReplica, ...]
     block_tokens: int = 64
+    kv_lease_s: float = KV_LEASE_S  # how long prefill keeps KV that nobody fetches
 
 
 @dataclass(frozen=True, slots=True)

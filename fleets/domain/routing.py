@@ -29,6 +29,7 @@ class Reason(StrEnum):
     QUEUE_FULL_LOCAL = "queue-full-local"  # local only because the prefill queue is over its threshold and decode has KV to spare
     NO_PREFILL = "no-prefill"  # local: the unit has no usable prefill replica
     PREFILL_FAILED_LOCAL = "prefill-failed-local"  # local: prefill failed, and nothing had been sent to the client
+    KV_LOST_LOCAL = "kv-lost-local"  # local: decode could not fetch prefill's KV, and nothing had been sent to the client
     SAMPLES_LOCAL = "samples-local"  # local: n > 1 cannot share one KV handoff
     AGGREGATED = "aggregated"  # the unit has no roles
     FALLBACK_RELEASE = "fallback-release"  # counted beside the others: the picked release had no usable unit

@@ -69,6 +69,9 @@ class ModelShape:
     prefill_weight_ratio: float = 1.0  # share of the weights that a prefill engine holds; an encoder-decoder needs its encoder only
 
 
+KV_LEASE_S = 30.0  # unless the option `kv-lease-s` says otherwise; vLLM's own default
+
+
 @dataclass(frozen=True, slots=True)
 class Faults:
     """Faults of the simulated engine; a real engine refuses them."""
@@ -98,6 +101,14 @@ class EngineSpec:
     prefix_caching: bool = True
     options: dict[str, str] = field(default_factory=dict)  # engine flags of the recipe
     faults: Faults = field(default_factory=Faults)
+
+    @property
+    def kv_lease_s(self) -> float:
+        """How long prefill keeps KV that nobody fetches; what is no number is refused where the engine's command is made."""
+        try:
+            return float(self.options.get("kv-lease-s", KV_LEASE_S))
+        except ValueError:
+            return KV_LEASE_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,6 +280,7 @@ class App:
         await self.reporter.send()
 
     async def _look(self) -> None:
+        self.pipeline.mind_leases()
         self.gauges.poll()
 
     async def _sweep(self) -> None:

@@ -61,7 +61,7 @@ class Gauges:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _one(self, replica: ReplicaState) -> None:
-        engine_id = replica.engine_id
+        engine_id, asked_s = replica.engine_id, now()
         path = b"/health" if replica.role is Role.PREFILL else b"/metrics"
         request = b"GET %b HTTP/1.1\r\nhost: engine\r\n\r\n" % path
         try:
@@ -72,7 +72,7 @@ class Gauges:
             if error.kind is LegFailure.CONNECT and replica.out_until_s is None:
                 self._stage.failed(replica, error.kind, engine_id)
             return
-        replica.answers = status < 500
+        replica.answers, replica.answered_s = status < 500, asked_s
         if not replica.answers:
             return
         if replica.role is not Role.PREFILL:

@@ -1,7 +1,8 @@
 """One request from read to last byte: choose, queue, prefill, decode, and what happens when a leg fails.
 
-Prefill is tried once more elsewhere, then done locally, as long as nothing was sent to the client. Decode is tried once more from
-the beginning only when the engine took no connection or ended it without a byte. A client that leaves hangs up on whichever leg is
+Prefill is tried once more elsewhere, then done locally, as long as nothing was sent to the client. So is what decode could not do
+because the KV did not come. Decode is tried once more from the beginning only when the engine took no connection, ended it without a
+byte, or was lifeless for as long as prefill keeps the KV. A client that leaves hangs up on whichever leg is
 in flight. There is no task: each step is called from the read, or the deadline, that makes it possible.
 """
 
@@ -14,6 +15,7 @@ from fleets.domain.routing import Decision, Reason
 from fleets.router import openai
 from fleets.router.admission import QueueFullError
 from fleets.router.client import Client
+from fleets.router.handover import Opening, usable
 from fleets.router.heads import AnswerHead, Headers, RequestHead
 from fleets.router.legs import PrefillLeg, Release
 from fleets.router.openai import Ask
@@ -30,6 +32,7 @@ EXACT_TOKENS_PER_BYTE = 0.25  # token ids are four bytes each
 _JSON = (b"content-type", b"application/json")
 _PASSED_ON = frozenset({b"content-type", b"retry-after"})
 _PREFILL_FAILED = Decision(False, Reason.PREFILL_FAILED_LOCAL)
+_KV_LOST = Decision(False, Reason.KV_LOST_LOCAL)
 _NONE: frozenset[str] = frozenset()
 
 
@@ -37,9 +40,9 @@ class Job(Trace):
     """One request on its way; it takes the answer of its own decode leg."""
 
     __slots__ = (
-        "_blocks", "_choice", "_engine_id", "_gate_place", "_prefill", "_relay", "_services", "_tried", "ask", "avoid", "client", "engines",
-        "head", "holds_kv", "leg", "over", "pin", "prefill_cached", "prefill_failure", "prefill_release", "release", "request_id",
-        "samples", "session_point", "tokens_per_byte",
+        "_blocks", "_choice", "_engine_id", "_gate_place", "_opening", "_prefill", "_relay", "_services", "_tried", "ask", "avoid",
+        "client", "engines", "head", "holds_kv", "leg", "over", "pin", "prefill_cached", "prefill_failure", "prefill_release",
+        "release", "request_id", "samples", "session_point", "tokens_per_byte",
     )  # fmt: skip
 
     def __init__(self, services: Services, head: RequestHead, client: Client, ask: Ask, request_id: bytes, start_s: float) -> None:
@@ -64,6 +67,7 @@ class Job(Trace):
         self.engines: list[str] = []  # engine ids that answered; kept for probes only
         self._choice: Choice | None = None
         self._engine_id = ""
+        self._opening: Opening | None = None
         self._relay: Relay | None = None
         self._prefill: PrefillLeg | None = None
         self._gate_place: asyncio.Future[None] | None = None
@@ -171,8 +175,8 @@ class Job(Trace):
         else:
             self._prefill_given_up(choice)
 
-    def prefilled(self, head: AnswerHead, body: bytes) -> None:
-        """A prefill leg answered with status 200."""
+    def prefilled(self, head: AnswerHead, body: bytes, sent_s: float) -> None:
+        """A prefill leg, sent at `sent_s`, answered with status 200."""
         replica, choice = self._take_prefill()
         choice.unit.gate.leave()
         self.prefill_s = now()
@@ -181,9 +185,10 @@ class Job(Trace):
         reply = openai.json_object(body) or {}
         usage = openai.usage_of(reply)
         self.prefill_cached = usage.cached if usage else None
-        kv = reply.get("kv_transfer_params")
-        if not isinstance(kv, dict) or not kv:
+        kv = usable(reply.get("kv_transfer_params"))
+        if kv is not None and self._services.leases.stale(sent_s=sent_s, lease_s=choice.unit.spec.kv_lease_s):
             kv = None
+        if kv is None:
             self.kv_recomputed = True  # status 200, but there is nothing to fetch: decode computes it all again
         self._decode(choice, kv)
 
@@ -222,8 +227,19 @@ class Job(Trace):
         )
 
     def streamed(self, head: AnswerHead, connection: Connection) -> Taker | None:
-        """The head of a stream came: from here on nothing can be tried again."""
+        """The head of a stream came: without KV to wait for nothing can be tried again from here on."""
         self.head_s = now()
+        if self.holds_kv and self.pin is None:
+            self._opening = opening = Opening(self, head, connection)
+            return opening
+        return self._begin(head, connection)
+
+    def opened(self, opening: Opening) -> Relay:
+        """The first token came, so the KV is there."""
+        self._opening = None
+        return self._begin(opening.head, opening.connection)
+
+    def _begin(self, head: AnswerHead, connection: Connection) -> Relay:
         client = self.client
         self._relay = Relay(client, self, self, wants_usage=self.ask.wants_usage)
         client.feed_from(connection)
@@ -261,9 +277,14 @@ class Job(Trace):
         assert choice is not None
         if head.status == 200:
             body, failure = whole_answer(body, self)
+            if failure and self.holds_kv and self.pin is None:
+                self.kv_lost(failure)
+                return
             self.client.answer(self._shown(head), body)
             self._learn(choice, failure)
             self._end()
+        elif head.status >= 500 and self.holds_kv and self.pin is None:
+            self.kv_lost(openai.engine_message(body))
         elif head.status >= 500:
             self._services.stage.failed(choice.decode, None, self._engine_id)
             detail = openai.engine_message(body)
@@ -272,19 +293,55 @@ class Job(Trace):
         else:
             self._pass_on(head, body)
 
+    def kv_lost(self, why: str) -> None:
+        """Decode failed before it said a word, most likely because the KV did not come: it computes the prompt itself."""
+        choice = self._choice
+        assert choice is not None
+        self.kv_failed = True
+        self.prefill_failure = f"decode {choice.decode.name}: {why}"
+        self.head_s, self._opening = None, None
+        self._let_go_of_decode(choice)
+        choice.decision = _KV_LOST
+        self._decode(choice, None)
+
     def failed(self, error: LegError) -> None:
         """The decode leg gave no whole answer."""
         choice, services = self._choice, self._services
         assert choice is not None
+        self._opening = None
         services.stage.failed(choice.decode, error.kind, self._engine_id)
         if self._relay is not None:
             self._cut(str(error))
-            return
-        if self.release is not None or self.pin is not None or error.started or error.kind is LegFailure.TIMEOUT:
+        elif self.release is not None or self.pin is not None or error.started or error.kind is LegFailure.TIMEOUT:
             self._refuse_for(error)
+        else:
+            self._again(choice, str(error.kind))
+
+    @property
+    def awaited(self) -> tuple[ReplicaState, float, float] | None:
+        """See `handover.Holding`."""
+        choice, sent_s = self._choice, self.sent_s
+        if not self.holds_kv or choice is None or sent_s is None or self.head_s is not None:
+            return None
+        return choice.decode, sent_s, choice.unit.spec.kv_lease_s
+
+    def lease_lost(self) -> None:
+        """Decode stood still since it was asked, and would read what prefill has let go of: all of it again, elsewhere."""
+        choice, leg = self._choice, self.leg
+        assert choice is not None
+        if leg is not None:
+            leg.hang_up()
+        self.also("kv.expired")
+        if self.release is not None or self.pin is not None:
+            self.failed(LegError(LegFailure.TIMEOUT, "decode shows no life"))
             return
+        self._services.stage.failed(choice.decode, LegFailure.TIMEOUT, self._engine_id)
+        self._again(choice, "lease")
+
+    def _again(self, choice: Choice, why: str) -> None:
+        """Begin anew without this decode; what prefill said of its KV is not used twice."""
         if self.series is not None:
-            self.series.count(f"retried.{error.kind}")
+            self.series.count(f"retried.{why}")
         self.avoid |= {choice.decode.name}
         self.release = choice.release
         self._let_go_of_unit()
@@ -382,6 +439,9 @@ class Job(Trace):
             leg, self._prefill = self._prefill, None
             leg.hang_up()
             choice.unit.gate.leave()
+        elif self._opening is not None:
+            if self._opening.leg is not None:
+                self._let_go(self._opening.leg, fetched=False)
         elif self._relay is not None:
             if self._relay.leg is not None:
                 self._let_go(self._relay.leg, fetched=self._relay.seen)
@@ -398,18 +458,21 @@ class Job(Trace):
     def _let_go_of_unit(self) -> None:
         choice = self._choice
         if choice is not None:
-            if self._engine_id:
-                choice.decode.running -= 1
-                self._engine_id = ""
+            self._let_go_of_decode(choice)
             self._services.stage.leave(choice)
             self._choice = None
+
+    def _let_go_of_decode(self, choice: Choice) -> None:
+        if self._engine_id:
+            choice.decode.running -= 1
+            self._engine_id = ""
 
     def _end(self) -> None:
         if self.over:
             return
         self.over = True
         self._let_go_of_unit()
-        self._relay = None  # each holds the other: without this only the collector of cycles would end them
+        self._relay = self._opening = None  # each holds the other: without this only the collector of cycles would end them
         self.finish(now())
         self._services.ended(self)
 

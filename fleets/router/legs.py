@@ -21,7 +21,7 @@ LET_GO_S = 2.0  # how long a decode leg that nobody reads may take to fetch the 
 class PrefillLeg:
     """The prefill of a job at one replica."""
 
-    __slots__ = ("_engine_id", "_job", "_live", "_services", "_tokens", "leg", "replica")
+    __slots__ = ("_engine_id", "_job", "_live", "_sent_s", "_services", "_tokens", "leg", "replica")
 
     def __init__(self, job: Job, replica: ReplicaState, services: Services) -> None:
         self._job = job
@@ -30,6 +30,7 @@ class PrefillLeg:
         held = services.stage.index.held_by(job.blocks, replica.name)
         self._tokens = max(0, job.prompt_tokens - job.held_tokens(held))
         self._live = False
+        self._sent_s = 0.0
         self.leg: Leg | None = None
         self.replica = replica
 
@@ -41,7 +42,8 @@ class PrefillLeg:
         replica.tokens += self._tokens
         deadline_s = config.prefill_deadline_s + self._tokens * config.prefill_token_deadline_s
         data = services.message(job.head, job.request_id, replica.address, openai.prefill_body(job.ask))
-        services.pool.send(replica.address, data, self, sent_s=now(), first_s=deadline_s, total_s=deadline_s)
+        self._sent_s = sent_s = now()
+        services.pool.send(replica.address, data, self, sent_s=sent_s, first_s=deadline_s, total_s=deadline_s)
 
     def hang_up(self) -> None:
         """The client left."""
@@ -83,7 +85,7 @@ class PrefillLeg:
         if job.pin is not None:
             job.engines.append(self._engine_id)
         if status == 200:
-            job.prefilled(head, body)
+            job.prefilled(head, body, self._sent_s)
         elif status == 429:
             job.prefill_ended(f"status {status} {openai.engine_message(body)}", again=True)
         else:

@@ -65,6 +65,10 @@ class Pipeline:
             self._pool.broken(job, error)
         return job
 
+    def mind_leases(self) -> None:
+        """To be called every second: KV that prefill keeps must not be fetched after its lease."""
+        self._services.leases.look(self.jobs)
+
     async def serve(self, head: RequestHead, body: bytes, client: Client, *, pin: Pin | None = None) -> Job | None:
         """The same, and wait for its end; cancelling it ends the request."""
         job = self.begin(head, body, client, pin)

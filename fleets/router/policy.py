@@ -26,6 +26,7 @@ class ReplicaState:
 
     __slots__ = (
         "address",
+        "answered_s",
         "answers",
         "draining",
         "engine_id",
@@ -52,6 +53,7 @@ class ReplicaState:
         self.kv_use: float | None = None
         self.used_seq = 0
         self.ledger = Ledger()
+        self.answered_s = float("-inf")  # when the poller's last question that it answered was asked
         self.reset()
 
     def reset(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fleets.router.config import Config
+from fleets.router.handover import Leases
 from fleets.router.heads import RequestHead
 from fleets.router.policy import Stage
 from fleets.router.telemetry import Series, Telemetry
@@ -37,7 +38,7 @@ class TokenRatio:
 class Services:
     """Shared by all requests of one router."""
 
-    __slots__ = ("config", "ended", "pool", "ratio", "stage", "telemetry")
+    __slots__ = ("config", "ended", "leases", "pool", "ratio", "stage", "telemetry")
 
     def __init__(self, config: Config, stage: Stage, pool: Pool, telemetry: Telemetry, ended: Callable[[Job], None]) -> None:
         self.config = config
@@ -45,6 +46,7 @@ class Services:
         self.pool = pool
         self.telemetry = telemetry
         self.ratio = TokenRatio()
+        self.leases = Leases(config.gauge_every_s)
         self.ended = ended  # told of each request that is over
 
     def message(self, head: RequestHead, request_id: bytes, address: Address, body: bytes) -> bytes:

@@ -67,6 +67,7 @@ def _route_unit(unit: Unit) -> RouteUnit | None:
         protocol=decode.engine.protocol,
         replicas=tuple(replicas),
         block_tokens=decode.engine.block_tokens,
+        kv_lease_s=_pool(spec, Role.PREFILL).engine.kv_lease_s,
     )
 
 

@@ -81,7 +81,8 @@ class SeriesDelta:
     """What happened on one series since the report before.
 
     `counters` keys: `requests`, `errors` and `errors.<class>`, `cancelled`, `tokens.in`, `tokens.out`, `tokens.cached`,
-    `tokens.uncached`, `tokens.remote`, `kv.failed`, `kv.recomputed` and `reason.<why>` (the conditional decision's reason).
+    `tokens.uncached`, `tokens.remote`, `kv.failed`, `kv.recomputed`, `kv.expired` (decode showed no life for as long as prefill keeps
+    KV) and `reason.<why>` (the conditional decision's reason).
     """
 
     key: SeriesKey

@@ -1,7 +1,8 @@
 """An engine in this process that speaks vLLM's NIXL protocol and misbehaves on demand.
 
 Markers in a request's text say how: `P500`, `P400`, `PHANG`, `PSLOW`, `PNOKV`, `PGARBAGE` for prefill; `D500`, `D400`, `DHANG`, `DCUT`,
-`DSLOW`, `DDROP` (ends the connection before a byte), `DERROR` (an error in the stream) for the leg that answers.
+`DSLOW`, `DDROP` (ends the connection before a byte), `DERROR` (an error in the stream), `DLOST` (the KV of prefill does not come) for
+the leg that answers.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class FakeEngine:
         self.held: set[str] = set()  # KV that prefill keeps, by remote_request_id; shared with `peers`
         self.release = asyncio.Event()  # lets what hangs or is slow go on
         self.kv_use = 0.1
+        self.damage: dict[str, Any] = {}  # to what prefill says of its KV
         self.loaded_tokens = 0  # of KV fetched from prefill
         self.fetches = True  # or computes everything again, without a word
         self.chunk_gap_s = 0.0
@@ -143,6 +145,10 @@ class FakeEngine:
                 return True
         if f"{leg}DROP" in text:
             return False
+        if "DLOST" in text and seen.kv.get("do_remote_prefill") and not seen.body.get("stream"):
+            self._whole(writer, 500, b'{"error":{"message":"Internal server error","code":500}}')
+            await writer.drain()
+            return True
         if f"{leg}HANG" in text or f"{leg}SLOW" in text:
             await self.release.wait()
         if seen.is_prefill:
@@ -182,10 +188,11 @@ class FakeEngine:
         if "PGARBAGE" in text:
             self._whole(writer, 200, b"not json")
             return
-        request = f"{seen.headers['x-request-id']}-{self.name}"
+        request = f"{seen.headers['x-request-id']}-{self.name}-{len(self.posts)}"
         kv = {"do_remote_prefill": True, "do_remote_decode": False, "remote_block_ids": [[1, 2]], "remote_engine_id": self.name}
         kv |= {"remote_request_id": request, "remote_host": "127.0.0.1", "remote_port": 5600, "tp_size": 1}
         kv["remote_num_tokens"] = 12345678901234567
+        kv |= self.damage
         self.held.add(request)
         choice = {"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "length"}
         answer = {"id": "x", "choices": [choice], "usage": self._usage(seen, 1), "kv_transfer_params": None if "PNOKV" in text else kv}
@@ -196,6 +203,13 @@ class FakeEngine:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nserver: fake\r\ntransfer-encoding: chunked\r\n\r\n")
         if chat:
             self._event(writer, {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]})
+            await writer.drain()
+        if "DLOST" in text and seen.kv.get("do_remote_prefill"):
+            self._event(writer, {"error": {"message": f"engine {self.name} has no KV", "code": 500}})
+            self._chunk(writer, b"data: [DONE]\n\n")
+            writer.write(b"0\r\n\r\n")
+            await writer.drain()
+            return True
         for index, word in enumerate(self.words):
             if "DCUT" in text and index == 3:
                 writer.transport.abort()
