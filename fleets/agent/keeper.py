@@ -14,7 +14,7 @@ from pathlib import Path
 
 from denvweb.core.errors import DenvError
 from denvweb.core.ids import random_id
-from fleets.agent import adoption, logs, probes, ranks, state
+from fleets.agent import adoption, logs, ports, probes, ranks, state
 from fleets.agent.diff import Forget, Kill, Start, Terminate, diff, next_due_s, take_desired, waiting_for
 from fleets.agent.engines import AdapterFor, launch_order
 from fleets.agent.gate import StartGate
@@ -134,6 +134,10 @@ class RankKeeper:
         try:
             command = self._command(run, engine_id)
             order = launch_order(command, run.spec, self._facts, engine_id, self._tools.state_path)
+            await ports.require_free(run.spec.own_host, command.listens)
+            if not self.runs[rank_id].wanted:
+                self._give_place_back(rank_id)
+                return
             offset = logs.prepare(order.log_path)
             process = await self._tools.launcher.launch(order, partial(self._ended, rank_id, engine_id))
         except (DenvError, OSError) as error:

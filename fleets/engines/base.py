@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Protocol
 
 from denvweb.core.errors import InvalidError
+from fleets.domain.ports import GANG, HTTP, SIDE_CHANNEL
 from fleets.domain.protocol import RankSpec
 
 
@@ -34,6 +35,7 @@ class LaunchCommand:
     ready_path: str = "/health"
     metrics_path: str = "/metrics"
     ready_line: str = ""
+    listens: Mapping[int, str] = field(default_factory=dict)  # ports that must be free on this node, and what each is for
 
 
 class EngineAdapter(Protocol):
@@ -81,6 +83,16 @@ def adapter_for(engine: str, simulated: bool) -> EngineAdapter:
 def gpu_env(spec: RankSpec) -> dict[str, str]:
     """Shows the process its own GPUs and no others."""
     return {"CUDA_VISIBLE_DEVICES": ",".join(str(index) for index in spec.gpus)}
+
+
+def listens(spec: RankSpec, side_channel: str = "") -> dict[int, str]:
+    """The ports of a rank whose engine listens for HTTP at its leader, for KV at `side_channel`'s name, and for its other ranks."""
+    ports = {spec.port + HTTP: "HTTP"} if spec.index == 0 else {}
+    if side_channel:
+        ports[spec.port + SIDE_CHANNEL] = side_channel
+    if spec.index == 0 and spec.count > 1:
+        ports[spec.port + GANG] = "ranks of its replica"
+    return ports
 
 
 def replica_gpus(spec: RankSpec) -> int:

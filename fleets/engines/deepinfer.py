@@ -60,7 +60,9 @@ class DeepinferAdapter:
         except (KeyError, IndexError, ValueError) as error:
             raise InvalidError(f"the option `serve-command` does not read well: {error}", code="option-invalid") from error
         env = gpu_env(spec) | environment_options(engine.options)
-        return LaunchCommand(argv, env) if spec.index == 0 else LaunchCommand(argv, env, ready_path="", metrics_path="")
+        if spec.index:
+            return LaunchCommand(argv, env, ready_path="", metrics_path="")
+        return LaunchCommand(argv, env, listens={spec.port: "HTTP"})
 
     def map_metrics(self, text: str) -> dict[str, float]:
         """Gauges by denv's names, from vLLM's."""

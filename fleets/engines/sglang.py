@@ -8,7 +8,16 @@ from denvweb.core.errors import InvalidError
 from fleets.domain.ports import EVENTS
 from fleets.domain.protocol import RankSpec
 from fleets.domain.types import Role
-from fleets.engines.base import Capabilities, LaunchCommand, environment_options, gpu_env, option_flags, replica_gpus, weights_path
+from fleets.engines.base import (
+    Capabilities,
+    LaunchCommand,
+    environment_options,
+    gpu_env,
+    listens,
+    option_flags,
+    replica_gpus,
+    weights_path,
+)
 from fleets.engines.prometheus import mapped
 
 _GB = 1e9
@@ -55,7 +64,8 @@ class SglangAdapter:
         argv += option_flags(engine.options, but=_OWN_OPTIONS)
         paths = ("/ready", "/metrics") if spec.index == 0 else ("", "")
         env = gpu_env(spec) | environment_options(engine.options)
-        return LaunchCommand(tuple(argv), env, ready_path=paths[0], metrics_path=paths[1])
+        ports = listens(spec, "KV bootstrap" if spec.role is Role.PREFILL and spec.index == 0 else "")
+        return LaunchCommand(tuple(argv), env, ready_path=paths[0], metrics_path=paths[1], listens=ports)
 
     def map_metrics(self, text: str) -> dict[str, float]:
         """Gauges by denv's names."""

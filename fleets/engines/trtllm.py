@@ -10,6 +10,7 @@ from fleets.engines.base import (
     LaunchCommand,
     environment_options,
     gpu_env,
+    listens,
     option_flags,
     refuse_kv_settings,
     replica_gpus,
@@ -58,7 +59,7 @@ class TrtllmAdapter:
             argv += ["--server_role", _ROLE[spec.role]]
         argv += option_flags(engine.options, but=_OWN_OPTIONS)
         env = gpu_env(spec) | environment_options(engine.options)
-        return LaunchCommand(tuple(argv), env, metrics_path="/prometheus/metrics")
+        return LaunchCommand(tuple(argv), env, metrics_path="/prometheus/metrics", listens=listens(spec))
 
     def map_metrics(self, text: str) -> dict[str, float]:
         """Gauges by denv's names."""

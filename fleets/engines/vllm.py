@@ -7,14 +7,25 @@ import json
 from denvweb.core.errors import InvalidError
 from fleets.domain.ports import EVENTS, GANG, SIDE_CHANNEL, SPARE, GroupPorts
 from fleets.domain.protocol import RankSpec
-from fleets.domain.types import Role
-from fleets.engines.base import Capabilities, LaunchCommand, environment_options, gpu_env, option_flags, replica_gpus, weights_path
+from fleets.domain.types import KV_LEASE_S, Role
+from fleets.engines.base import (
+    Capabilities,
+    LaunchCommand,
+    environment_options,
+    gpu_env,
+    listens,
+    option_flags,
+    replica_gpus,
+    weights_path,
+)
 from fleets.engines.prometheus import mapped
 
+_LOAD_FAILURE_POLICIES = ("fail", "recompute")
 _KV_ROLE = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 # The words of recipes for what KV is kept in, and vLLM's. It has no word for 32 bits: there KV is kept as the model computes.
 _KV_DTYPES = {"auto": "auto", "float32": "auto", "fp32": "auto", "bf16": "bfloat16", "fp16": "float16", "fp8": "fp8", "fp4": "nvfp4"}
 _GIB = 2**30
+_LEASE_LEAST_S = 6
 _SHUTDOWN_S = 8  # from SIGTERM: less than an agent waits before SIGKILL, and the router has sent nothing new for long by then
 CPU = "CPU"  # the GPU kind of nodes that compute on their processors
 
@@ -27,6 +38,7 @@ NAMES = {
     "kv_transfer_bytes": "vllm:nixl_bytes_transferred_sum",
     "kv_transfers_failed": "vllm:nixl_num_failed_transfers_total",
     "kv_expired": "vllm:nixl_num_kv_expired_reqs_total",
+    "kv_fetched_late": "vllm:nixl_num_notifications_after_expiry_total",  # what decode read then may be another request's
     "prompt_tokens": "vllm:prompt_tokens_total",
     "generation_tokens": "vllm:generation_tokens_total",
 }
@@ -72,7 +84,10 @@ class VllmAdapter:
             argv += ["--kv-transfer-config", json.dumps(_kv_config(spec))]
             env |= _side_channel_env(spec)
         env |= environment_options(engine.options)
-        return LaunchCommand(tuple(argv), env) if spec.index == 0 else LaunchCommand(tuple(argv), env, ready_path="", metrics_path="")
+        ports = _listens(spec)
+        if spec.index:
+            return LaunchCommand(tuple(argv), env, ready_path="", metrics_path="", listens=ports)
+        return LaunchCommand(tuple(argv), env, listens=ports)
 
     def map_metrics(self, text: str) -> dict[str, float]:
         """Gauges by denv's names."""
@@ -96,6 +111,20 @@ def _device_env(spec: RankSpec) -> dict[str, str]:
     return gpu_env(spec)
 
 
+def _listens(spec: RankSpec) -> dict[int, str]:
+    """vLLM that finds a port of its KV channels taken neither serves nor ends."""
+    here, ports = GroupPorts.of(spec), listens(spec)
+    if spec.role in _KV_ROLE:
+        first = SIDE_CHANNEL if here.groups == 1 else here.side_channels
+        ports |= {spec.port + first + group: "KV handshakes" for group in range(here.groups)}
+    if _wide_groups(spec) > 1 and spec.index == 0:
+        ports[spec.port + SPARE] = "data-parallel ranks"
+    if spec.engine.options.get("kv-events", "false") == "true":
+        first = EVENTS if here.groups == 1 else here.events
+        ports |= {spec.port + first + group: "KV events" for group in range(here.groups)}
+    return ports
+
+
 def _side_channel_env(spec: RankSpec) -> dict[str, str]:
     """Where NIXL's handshakes are answered. vLLM adds a rank's data-parallel index to the port, so the first local rank's is taken off."""
     here = GroupPorts.of(spec)
@@ -105,12 +134,15 @@ def _side_channel_env(spec: RankSpec) -> dict[str, str]:
 
 def _kv_config(spec: RankSpec) -> dict[str, object]:
     options = spec.engine.options
+    policy = options.get("kv-load-failure-policy", "fail")
+    if policy not in _LOAD_FAILURE_POLICIES:
+        raise InvalidError(f"the option kv-load-failure-policy is {policy!r}; write `fail` or `recompute`", code="option-invalid")
     config: dict[str, object] = {
         "kv_connector": options.get("kv-connector", "NixlConnector"),
         "kv_role": _KV_ROLE[spec.role],
-        "kv_load_failure_policy": options.get("kv-load-failure-policy", "fail"),
+        "kv_load_failure_policy": policy,
     }
-    extra: dict[str, object] = {"kv_lease_duration": int(options.get("kv-lease-s", "30"))}
+    extra: dict[str, object] = {"kv_lease_duration": _lease_s(options.get("kv-lease-s", f"{KV_LEASE_S:g}"))}
     if spec.gpu_kind.upper() == CPU:
         config["kv_buffer_device"] = "cpu"
         extra["num_threads"] = 1
@@ -118,6 +150,15 @@ def _kv_config(spec: RankSpec) -> dict[str, object]:
         # Ranks of one group on several nodes must say the same identity: that of the placement, new with every one.
         config["engine_id"] = spec.replica
     return config | {"kv_connector_extra_config": extra}
+
+
+def _lease_s(text: str) -> int:
+    """Whole seconds; vLLM's decode renews a lease every sixth of it, and rounds that down."""
+    if not text.isdecimal() or int(text) < _LEASE_LEAST_S:
+        raise InvalidError(
+            f"the option kv-lease-s is {text!r}; vLLM takes whole seconds, and at least {_LEASE_LEAST_S}", code="option-invalid"
+        )
+    return int(text)
 
 
 def _kv_cache_flags(spec: RankSpec) -> list[str]:
@@ -140,6 +181,11 @@ def _kv_cache_flags(spec: RankSpec) -> list[str]:
             )
         flags += ["--kv-offloading-size", f"{offload_bytes / _GIB:g}", "--kv-offloading-backend", "native"]
     if options.get("kv-events", "false") == "true":
+        if _wide_groups(spec) > 1:
+            raise InvalidError(
+                "tensor-parallel groups that span nodes, more than one, leave no port for KV events; leave kv-cache.events out",
+                code="kv-setting-unsupported",
+            )
         flags += ["--kv-events-config", json.dumps(_events_config(spec))]
     return flags
 
@@ -162,6 +208,12 @@ def _speculative_flags(spec: RankSpec) -> list[str]:
     config |= {"method": method} if method else {}
     config |= {"model": options["speculative-model"]} if "speculative-model" in options else {}
     return ["--speculative-config", json.dumps(config)]
+
+
+def _wide_groups(spec: RankSpec) -> int:
+    """How many tensor-parallel groups the replica has, when each spans nodes; else 0."""
+    tensor = spec.engine.tensor_parallel
+    return replica_gpus(spec) // tensor if spec.count > 1 and tensor > len(spec.gpus) else 0
 
 
 def _parallel_flags(spec: RankSpec) -> list[str]:

@@ -106,6 +106,21 @@ def test_kv_settings_that_an_engine_lacks_are_refused() -> None:
         adapter_for("vllm", False).command(offloaded)
 
 
+@pytest.mark.parametrize(("option", "value"), [("kv-lease-s", "5"), ("kv-lease-s", "soon"), ("kv-load-failure-policy", "shrug")])
+def test_options_that_vllm_would_choke_on_are_refused(option: str, value: str) -> None:
+    spec = rank("llama-3.1-70b/vllm@1", Role.DECODE, 4, 8, 0)
+    with pytest.raises(InvalidError, match=option):
+        adapter_for("vllm", False).command(replace(spec, engine=replace(spec.engine, options={option: value})))
+
+
+def test_groups_that_span_nodes_leave_no_port_for_events() -> None:
+    spec = rank("qwen3-235b/vllm@1", Role.DECODE, 32, 8, 0)
+    wide = replace(spec.engine, tensor_parallel=16)
+    assert spec.port + 3 in adapter_for("vllm", False).command(replace(spec, engine=wide)).listens
+    with pytest.raises(InvalidError, match="port"):
+        adapter_for("vllm", False).command(replace(spec, engine=replace(wide, options={"kv-events": "true"})))
+
+
 @pytest.mark.parametrize(
     ("engine", "options"), [("trtllm", {"kv-events": "true"}), ("deepinfer", {"serve-command": "s", "kv-offload-bytes": "1"})]
 )
