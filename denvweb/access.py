@@ -25,6 +25,7 @@ class Action(StrEnum):
     SEE = "see"
     PAUSE = "pause"  # and resume
     ROLL_BACK = "roll back"  # and abort
+    SCALE = "scale"  # numbers inside the ranges of the release
     START = "start"  # create releases, which begins their rollouts
     PROMOTE = "promote"  # skip the rest of a watch
     APPROVE = "approve"  # let a rollout that waits for an approval go on
@@ -46,8 +47,8 @@ class Role(StrEnum):
 ALLOWED: Mapping[Role, frozenset[Action]] = {
     Role.NONE: frozenset(),
     Role.VIEWER: frozenset({Action.SEE}),
-    Role.OPERATOR: frozenset({Action.SEE, Action.PAUSE, Action.ROLL_BACK}),
-    Role.DEPLOYER: frozenset({Action.SEE, Action.PAUSE, Action.START, Action.PROMOTE}),
+    Role.OPERATOR: frozenset({Action.SEE, Action.PAUSE, Action.ROLL_BACK, Action.SCALE}),
+    Role.DEPLOYER: frozenset({Action.SEE, Action.PAUSE, Action.SCALE, Action.START, Action.PROMOTE}),
     Role.APPROVER: frozenset({Action.SEE, Action.APPROVE, Action.BREAK_GLASS}),
     Role.ADMIN: frozenset(Action),
 }

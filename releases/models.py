@@ -56,6 +56,22 @@ class Stage(models.Model):
         return f"{self.model.name}/{self.name}"
 
 
+class StageScale(models.Model):
+    """A stage's numbers of units and replicas at run time. Without a row, or a number in it, it has what its release starts with."""
+
+    stage = models.OneToOneField(Stage, primary_key=True, on_delete=models.CASCADE, related_name="scale")
+    wanted = models.JSONField(default=dict)  # in force, by releases.domain.scaling.Knob
+    manual = models.JSONField(default=dict)  # those that a person holds, by knob: `count`, `by`, `at`
+    advised = models.JSONField(default=dict)  # by knob, as last decided; the same as `wanted` unless something keeps it from being done
+    advised_why = models.TextField(blank=True)  # with its numbers
+    local_prefill_below = models.PositiveIntegerField(null=True, blank=True)  # tokens; None: as the release has it
+    memory = models.JSONField(default=dict)  # fleets.domain.scaling.types.Memory
+    looked_at = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return f"{self.stage_id}: {self.wanted}"
+
+
 class Rollout(models.Model):
     """The journey of a stage from one release to another, or back. `data` is the pure state machine's state."""
 

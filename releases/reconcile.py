@@ -26,10 +26,11 @@ from releases.domain.rollout_leave import give_up_leaving
 from releases.domain.rollout_types import RequestProbe
 from releases.domain.spec_types import StageSpec
 from releases.models import Rollout, Stage
-from releases.selectors.releases import release_unit, stage_spec
+from releases.selectors.releases import release_unit, stage_spec, units_wanted
 from releases.selectors.rollouts import placer
 from releases.services.decisions import effects_apply, event_write
 from releases.services.drive import drive
+from releases.services.scaling import scaled_stages, stage_look
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class Look:
 
     decisions: int = 0
     healings: int = 0
+    scalings: int = 0
     failures: int = 0
 
 
@@ -54,6 +56,8 @@ def reconcile(now: datetime | None = None) -> Look:
     busy = _rollouts_under_way().filter(stage=OuterRef("pk"))
     for stage_id in list(Stage.objects.exclude(Exists(busy)).values_list("pk", flat=True)):
         look.healings += _guarded(look, f"stage {stage_id}", partial(_heal, stage_id, now))
+    for stage_id in list(scaled_stages()):
+        look.scalings += _guarded(look, f"scale of stage {stage_id}", partial(stage_look, stage_id=stage_id, now=now))
     return look
 
 
@@ -88,8 +92,9 @@ def _heal_once(stage_id: int, now: datetime) -> bool:
             effects_apply(stage=row, effects=left, alarms=(), conditional=ConditionalPolicy())
             return bool(left)
         spec = stage_spec(row.release, row.name)
-        units = _drained(units, release_unit(row.release, row.name), spec)
-        want = Steady(key, release_unit(row.release, row.name), spec.replicas, _warm_until(row))
+        stable, replicas = release_unit(row.release, row.name), units_wanted(row.release, row.name)
+        units = _drained(units, stable, replicas, spec)
+        want = Steady(key, stable, replicas, _warm_until(row))
         draining = {unit: datetime.fromisoformat(at) for unit, at in row.draining.items()}
         found = heal(want, units=units, routers=routers, place=placer(lambda _: spec.fleets), draining=draining, now=now)
         marked = {unit: at.isoformat() for unit, at in found.draining.items()}
@@ -102,11 +107,11 @@ def _heal_once(stage_id: int, now: datetime) -> bool:
         return any(not isinstance(effect, RequestProbe) for effect in found.effects)
 
 
-def _drained(units: tuple[UnitView, ...], stable: UnitSpec, spec: StageSpec) -> tuple[UnitView, ...]:
+def _drained(units: tuple[UnitView, ...], stable: UnitSpec, replicas: int, spec: StageSpec) -> tuple[UnitView, ...]:
     """Units on nodes that are being drained count as failed as soon as they can be replaced."""
     if not any(unit.leaving for unit in units):
         return units
-    return give_up_leaving(units, stable=stable, replicas=spec.replicas, fleets=fleets.fleet_views(names=spec.fleets))
+    return give_up_leaving(units, stable=stable, replicas=replicas, fleets=fleets.fleet_views(names=spec.fleets))
 
 
 def _under_way(row: Stage) -> bool:

@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "rollback": ("denvweb.cli.rollout", "rollback", "Go back to the release before"),
     "freeze": ("denvweb.cli.freeze", "freeze", "Times in which nothing goes forward: list, add, remove"),
     "stages": ("denvweb.cli.stages", "stages", "Every stage and how it is"),
+    "scale": ("denvweb.cli.scale", "scale", "How many units and replicas a stage has, and setting them"),
     "metrics": ("denvweb.cli.metrics", "metrics", "TTFT, ITL, errors and queues of a stage beside its alarms"),
     "events": ("denvweb.cli.stages", "events", "What happened to a stage, newest last"),
     "fleets": ("denvweb.cli.fleets", "fleets", "Fleets, domains, and what runs where"),

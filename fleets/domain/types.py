@@ -113,7 +113,10 @@ class EngineSpec:
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """One role of a serving unit. `generation` is the hash of all that makes a replica what it is, its count aside."""
+    """One role of a serving unit. `generation` is the hash of all that makes a replica what it is, its count aside.
+
+    Replicas over `least` came by scaling: for want of room they are waited for, while the unit serves without them.
+    """
 
     role: Role
     gpus: int  # of one replica
@@ -121,6 +124,12 @@ class PoolSpec:
     release: str  # `ds-flash@7`: the release that this pool's generation came with
     generation: str
     engine: EngineSpec
+    least: int | None = None  # None: all of them
+
+    @property
+    def needed(self) -> int:
+        """Replicas without which the unit counts as failed."""
+        return self.replicas if self.least is None else min(self.least, self.replicas)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from fleets.domain.gang import DRAIN_DEADLINE_S, HOLD_DEADLINE_S, START_DEADLINE_S, gang_complete
-from fleets.domain.types import NodeState, PoolSpec, RankDesired, RankState, UnitSpec
+from fleets.domain.scaling.drained import SCALE_IN_DEADLINE_S, finished
+from fleets.domain.types import NodeState, PoolSpec, RankDesired, RankState, Role, UnitSpec
 from fleets.domain.views import ReplicaState
 from fleets.models import Replica, Unit
-from fleets.selectors.rows import current, facts_of, state_of
+from fleets.selectors.rows import current, facts_of, leader_of, state_of
 
 
 @dataclass(slots=True)
@@ -18,7 +19,10 @@ class Needs:
 
     start: list[Replica] = field(default_factory=list)  # gangs that are complete
     replace: list[tuple[Replica, str]] = field(default_factory=list)  # and why
-    surplus: list[Replica] = field(default_factory=list)
+    surplus: list[Replica] = field(default_factory=list)  # of another generation, or over the number and with nothing left to finish
+    drain: list[Replica] = field(default_factory=list)  # over the number, and serving still
+    idle: list[Replica] = field(default_factory=list)  # drained, as far as they say themselves; the routers must agree
+    recall: list[Replica] = field(default_factory=list)  # on their way out, and wanted after all
     missing: list[tuple[PoolSpec, int]] = field(default_factory=list)  # pool and ordinal of replicas to make
     leaving: bool = False  # replicas on their way out still hold GPUs that will come free
     failed: str = ""  # why it cannot heal by itself
@@ -27,7 +31,8 @@ class Needs:
 
     def anything(self, said: str) -> bool:
         """Whether there is anything to do; `said` is what the unit says so far of why it fails."""
-        return bool(self.start or self.replace or self.surplus or self.missing or self.stop or self.bury or self.failed != said)
+        work = (self.start, self.replace, self.surplus, self.drain, self.idle, self.recall, self.missing, self.stop, self.bury)
+        return any(work) or self.failed != said
 
 
 def look_at(unit: Unit, spec: UnitSpec, now: datetime) -> Needs:
@@ -65,20 +70,46 @@ def _look_at_leaving(replica: Replica, needs: Needs) -> None:
 def _look_at_pool(unit: Unit, pool: PoolSpec, needs: Needs, now: datetime) -> None:
     wanted = range(pool.replicas)
     here: dict[int, Replica] = {}
+    over: list[Replica] = []
     for replica in current(unit, pool):
-        if replica.ordinal in wanted and replica.ordinal not in here:
-            here[replica.ordinal] = replica
-        else:
+        if replica.ordinal not in wanted:
+            over.append(replica)
+        elif replica.ordinal in here:
             needs.surplus.append(replica)
+        else:
+            here[replica.ordinal] = replica
     for ordinal in wanted:
         if ordinal in here:
             _look_at_replica(here[ordinal], needs, now)
         else:
             needs.missing.append((pool, ordinal))
+    enough = sum(state_of(replica) is ReplicaState.READY for replica in here.values()) >= pool.replicas
+    for replica in over:
+        _look_at_over(replica, needs, now, enough=enough)
+
+
+def _look_at_over(replica: Replica, needs: Needs, now: datetime, *, enough: bool) -> None:
+    """One that is too many goes by finishing what it has, and not before those that stay can take its place."""
+    state = state_of(replica)
+    if replica.desired == RankDesired.DRAIN:
+        needs.leaving = True
+        waited_s = (now - replica.desired_at).total_seconds()
+        if state in (ReplicaState.GONE, ReplicaState.FAILED, ReplicaState.UNKNOWN) or waited_s >= SCALE_IN_DEADLINE_S:
+            needs.surplus.append(replica)
+        elif finished(Role(replica.role), leader_of(replica).gauges, waited_s=waited_s):
+            needs.idle.append(replica)
+    elif state is not ReplicaState.READY:
+        needs.surplus.append(replica)  # it has nothing to finish
+    elif enough:
+        needs.drain.append(replica)
+        needs.leaving = True
 
 
 def _look_at_replica(replica: Replica, needs: Needs, now: datetime) -> None:
     state = state_of(replica)
+    if replica.desired == RankDesired.DRAIN:
+        needs.recall.append(replica)
+        return
     name, said = f"{replica.role} {replica.ordinal + 1}", _said(replica)
     waited_s = (now - replica.desired_at).total_seconds()
     if state is ReplicaState.UNKNOWN:

@@ -11,13 +11,23 @@ from django.db import transaction
 from denvweb.core.errors import ConflictError
 from denvweb.wake import wake
 from fleets.domain.placement import Refusal, place_unit
-from fleets.domain.types import FleetView, PlacementRule, PoolSpec, RankPlacement, ReplicaPlacement, UnitPlacement, UnitSpec
-from fleets.models import GpuClaim, Unit, generation_next
+from fleets.domain.types import (
+    FleetView,
+    PlacementRule,
+    PoolSpec,
+    RankDesired,
+    RankPlacement,
+    ReplicaPlacement,
+    UnitPlacement,
+    UnitSpec,
+)
+from fleets.models import GpuClaim, Rank, Replica, Unit, generation_next
 from fleets.reconcile.look import Needs, look_at
 from fleets.selectors.fleets import fleet_views
+from fleets.selectors.routing import routers_view
 from fleets.selectors.rows import spec_of, units_with_ranks
 from fleets.services.burial import replica_bury, unit_bury
-from fleets.services.launch import Launch, gang_start, replicas_end, replicas_launch
+from fleets.services.launch import Launch, gang_start, nodes_touch, replicas_end, replicas_launch
 from fleets.services.routing import stage_lock, table_refresh
 from fleets.services.units import unit_stop
 from metrics.services import event_append
@@ -51,6 +61,8 @@ def _tend(unit_id: str, stage: str, now: datetime) -> None:
             return
     for replica in needs.start:
         gang_start(replica=replica, now=now)
+    _recall(unit, needs, now)
+    _drain(unit, needs, now)
     _end(unit, needs, now)
     _fill(unit, spec, needs, now)
     _say_failed(unit, needs.failed)
@@ -73,6 +85,38 @@ def _end(unit: Unit, needs: Needs, now: datetime) -> None:
     wake("fleets.reconcile")
 
 
+def _recall(unit: Unit, needs: Needs, now: datetime) -> None:
+    """Have replicas serve again that were on their way out."""
+    _desire(needs.recall, RankDesired.RUN, now)
+    for replica in needs.recall:
+        _event(unit, "replica.recalled", f"{_name(unit, replica)} is wanted after all and serves on")
+
+
+def _drain(unit: Unit, needs: Needs, now: datetime) -> None:
+    """Have replicas that are too many take nothing new; those whose drain is over, as they and the routers say, end."""
+    _desire(needs.drain, RankDesired.DRAIN, now)
+    for replica in needs.drain:
+        _event(unit, "replica.draining", f"{_name(unit, replica)} is one too many; it finishes what it has")
+    if not needs.idle:
+        return
+    routers = routers_view(stage=unit.stage, now=now)
+    if routers.live and routers.confirmed >= routers.generation:
+        needs.surplus += needs.idle
+        for replica in needs.idle:
+            _event(unit, "replica.drained", f"{_name(unit, replica)} has finished and is stopped")
+
+
+def _desire(replicas: Sequence[Replica], desired: RankDesired, now: datetime) -> None:
+    ids = [replica.id for replica in replicas]
+    if ids:
+        Replica.objects.filter(id__in=ids).update(desired=desired, desired_at=now)
+        nodes_touch(Rank.objects.filter(replica_id__in=ids).values_list("node_id", flat=True))
+
+
+def _name(unit: Unit, replica: Replica) -> str:
+    return f"unit {unit.slot} of {unit.stage}: {replica.role} {replica.ordinal + 1}"
+
+
 def _changed(unit: Unit) -> None:
     """An earlier probe says nothing of the unit any more."""
     unit.revision = generation_next()
@@ -90,7 +134,7 @@ def _fill(unit: Unit, spec: UnitSpec, needs: Needs, now: datetime) -> None:
     for pool, ordinal in needs.missing:
         placed = _place(spec, pool, fleet, freed, [launch.placement for launch in launches])
         if isinstance(placed, Refusal):
-            if not needs.leaving and not needs.replace:
+            if not needs.leaving and not needs.replace and ordinal < pool.needed:
                 needs.failed = f"no room for {pool.role.value} {ordinal + 1} in {unit.domain or unit.fleet_id}: {placed.arithmetic}"
             break
         launches.append(Launch(pool, replace(placed, ordinal=ordinal)))

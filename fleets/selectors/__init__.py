@@ -3,12 +3,14 @@
 from fleets.selectors.fleets import fleet_maps, fleet_views
 from fleets.selectors.nodes import node_standing
 from fleets.selectors.placement import defrag_advice, placement_explained
+from fleets.selectors.rooms import UnitRoom, unit_rooms
 from fleets.selectors.routing import router_table, routers_view, table_generation
 from fleets.selectors.snapshot import node_snapshot
 from fleets.selectors.standing import drain_plan, standing_units
 from fleets.selectors.units import units_view
 
 __all__ = [
+    "UnitRoom",
     "defrag_advice",
     "drain_plan",
     "fleet_maps",
@@ -20,5 +22,6 @@ __all__ = [
     "routers_view",
     "standing_units",
     "table_generation",
+    "unit_rooms",
     "units_view",
 ]

@@ -5,7 +5,7 @@ from fleets.services.nodes import join_token_create, join_token_issue, nodes_joi
 from fleets.services.reports import report_take
 from fleets.services.routers import router_report_take
 from fleets.services.routing import routing_set
-from fleets.services.units import unit_create, unit_drain, unit_request_probe, unit_retarget, unit_set_routable, unit_stop
+from fleets.services.units import unit_create, unit_drain, unit_request_probe, unit_retarget, unit_scale, unit_set_routable, unit_stop
 
 __all__ = [
     "join_token_create",
@@ -20,6 +20,7 @@ __all__ = [
     "unit_drain",
     "unit_request_probe",
     "unit_retarget",
+    "unit_scale",
     "unit_set_routable",
     "unit_stop",
 ]

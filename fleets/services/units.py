@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from django.db import transaction
 from django.utils import timezone
 
@@ -9,8 +12,9 @@ from denvweb.core import wire
 from denvweb.core.errors import ConflictError, NotFoundError
 from denvweb.core.ids import derived_id
 from denvweb.wake import wake
-from fleets.domain.types import RankDesired, UnitPlacement, UnitSpec
+from fleets.domain.types import RankDesired, Role, UnitPlacement, UnitSpec
 from fleets.models import Rank, Replica, Unit, generation_next
+from fleets.selectors.rows import spec_of
 from fleets.services.launch import Launch, nodes_touch, replicas_end, replicas_launch
 from fleets.services.routing import stage_lock, table_refresh
 
@@ -63,8 +67,9 @@ def _lock(unit_id: str) -> Unit:
 def unit_retarget(*, unit: str, spec: UnitSpec) -> None:
     """Change a unit in place to another spec of its stage.
 
-    Replicas whose pool's generation stays keep running and are relabelled; the others stop, and their GPUs are kept for
-    the replicas that follow them. A drained unit runs again. Raises ConflictError `unit-stopping` when it was told to stop.
+    Replicas whose pool's generation stays keep running and are relabelled, and those that are too many drain; the others stop,
+    and their GPUs are kept for the replicas that follow them. A drained unit runs again. Raises ConflictError `unit-stopping`
+    when it was told to stop.
     """
     row = _lock(unit)
     if row.desired in (Unit.Desired.STOP, Unit.Desired.GONE):
@@ -78,7 +83,7 @@ def unit_retarget(*, unit: str, spec: UnitSpec) -> None:
     ends = []
     for replica in Replica.objects.filter(unit=row, retired=False):
         pool = pools.get(replica.role)
-        if pool is None or pool.generation != replica.generation or replica.ordinal >= pool.replicas:
+        if pool is None or pool.generation != replica.generation:
             ends.append(replica)
             continue
         replica.release = pool.release
@@ -89,6 +94,26 @@ def unit_retarget(*, unit: str, spec: UnitSpec) -> None:
     nodes_touch(Rank.objects.filter(replica__unit=row).values_list("node_id", flat=True))
     table_refresh(stage=row.stage)
     wake("fleets.reconcile")
+
+
+@transaction.atomic
+def unit_scale(*, unit: str, replicas: Mapping[Role, int]) -> bool:
+    """Have a unit with other numbers of replicas, all of them from the same instant; its running replicas go on as they are.
+
+    The reconciler of fleets makes the new ones inside the unit's domain, and drains those that are too many before it ends them.
+    False when the unit has these numbers already, or is on its way out. A role that the unit has not is passed over.
+    """
+    row = _lock_if_there(unit)
+    if row is None or row.desired != Unit.Desired.RUN:
+        return False
+    spec = spec_of(row)
+    scaled = replace(spec, pools=tuple(replace(pool, replicas=max(1, replicas.get(pool.role, pool.replicas))) for pool in spec.pools))
+    if scaled == spec:
+        return False
+    row.spec = wire.to_plain(scaled)
+    row.save(update_fields=["spec"])
+    wake("fleets.reconcile")
+    return True
 
 
 @transaction.atomic

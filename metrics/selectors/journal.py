@@ -43,12 +43,18 @@ def events_view(
     before: int | None = None,
     limit: int = 50,
     models: Collection[str] | None = None,
+    kind: str = "",
 ) -> tuple[EventView, ...]:
-    """The newest events, newest first; `before` is the number of the last one of the page before, `models` those that may be seen."""
+    """The newest events, newest first; `before` is the number of the last one of the page before, `models` those that may be seen.
+
+    With `kind` only those whose kind begins so, such as `scale.`.
+    """
     wanted = {name: value for name, value in {"stage": stage, "model": model, "fleet": fleet, "rollout": rollout}.items() if value}
     events = Event.objects.filter(**wanted).order_by("-seq")
     if models is not None:
         events = events.filter(model__in=models)
+    if kind:
+        events = events.filter(kind__startswith=kind)
     if before is not None:
         events = events.filter(seq__lt=before)
     return tuple(event_view(event) for event in events[:limit])

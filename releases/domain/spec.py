@@ -13,6 +13,7 @@ from releases.domain.spec_types import (
     ReleaseFile,
     ReleaseSpec,
     RolloutPolicy,
+    Scaling,
     StageSpec,
     Topology,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "ReleaseFile",
     "ReleaseSpec",
     "RolloutPolicy",
+    "Scaling",
     "SpecError",
     "StageSpec",
     "Topology",

@@ -225,6 +225,31 @@ def choice(kind: type[E]) -> Callable[[Node], E | Wrong]:
     return read
 
 
+def count_range(what: str, most: int) -> Callable[[Node], tuple[int, int] | Wrong]:
+    """`2` or `{ min: 1, max: 3 }` as its two ends; `what` names one end, such as `a number of replicas`."""
+    read_one = whole(what, 1, most)
+
+    def read(node: Node) -> tuple[int, int] | Wrong:
+        if not isinstance(node, Mapping):
+            count = read_one(node)
+            return count if isinstance(count, Wrong) else (count, count)
+        ends = {"min": 0, "max": 0}
+        for entry in node.entries:
+            if entry.key not in ends:
+                return Wrong("not a key here; the keys are min, max", f".{key_text(entry.key)}", entry.place)
+            count = read_one(entry.value)
+            if isinstance(count, Wrong):
+                return Wrong(count.sentence, f".{entry.key}", entry.value.place)
+            ends[entry.key] = count
+        if not (ends["min"] and ends["max"]):
+            return Wrong("a range needs both ends; write `{ min: 1, max: 3 }`")
+        if ends["min"] > ends["max"]:
+            return Wrong(f"min {ends['min']} is over max {ends['max']}; swap them")
+        return ends["min"], ends["max"]
+
+    return read
+
+
 def several(read_one: Callable[[Node], V | Wrong], example: str) -> Callable[[Node], tuple[V, ...] | Wrong]:
     """A list with at least one value."""
 

@@ -7,9 +7,9 @@ from itertools import pairwise
 from metrics.domain.alarm import parse_alarm
 from metrics.domain.types import AlarmSpec
 from releases.domain.source import Node, key_text
-from releases.domain.spec_reader import NAME_RULE, Section, Wrong, choice, duration, is_name, name, ratio, several, text, whole
+from releases.domain.spec_reader import NAME_RULE, Section, Wrong, choice, count_range, duration, is_name, name, ratio, several, text, whole
 from releases.domain.spec_topology import read_topology
-from releases.domain.spec_types import Approval, Mode, PoolTopology, RolloutPolicy, StageSpec, Topology
+from releases.domain.spec_types import Approval, Mode, PoolTopology, RolloutPolicy, Scaling, StageSpec, Topology
 
 MOST_UNITS = 1024
 _ANY_LIMITS = ("1s", "1%")  # every metric takes one of them, so a name that takes neither is no metric
@@ -40,13 +40,16 @@ def _stage(section: Section, stage: str, base: Topology) -> StageSpec | None:
     fleets = section.take("fleets", several(name("a fleet name"), "[gb200-use1]"), (), missing="this is missing; name at least one fleet")
     if len(set(fleets)) < len(fleets):
         section.fail(section.at, "fleets", "a fleet is named twice; remove one")
-    replicas = section.take("replicas", whole("a number of serving units", 1, MOST_UNITS), 1)
+    least, most = section.take("replicas", count_range("a number of serving units", MOST_UNITS), (1, 1))
     changes = section.section("topology")
     topology = read_topology(changes, base) if changes else base
     alarms, specs = _alarms(section.section("alarms"))
     rollout = _rollout(section.section("rollout"))
+    scaling = section.take("scaling", choice(Scaling), Scaling.AUTO)
     section.finish()
-    return StageSpec(stage, fleets, replicas, topology, alarms, specs, rollout) if topology else None
+    if topology is None:
+        return None
+    return StageSpec(stage, fleets, least, topology, alarms, specs, rollout, most if most > least else None, scaling)
 
 
 def _alarms(section: Section | None) -> tuple[dict[str, str], tuple[AlarmSpec, ...]]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from fleets.domain.protocol import ConditionalPolicy
 from fleets.domain.types import PlacementRule
-from releases.domain.source import Mapping, Node, key_text
-from releases.domain.spec_reader import Section, Wrong, choice, whole
+from releases.domain.spec_reader import Section, choice, count_range, whole
 from releases.domain.spec_types import Mode, PoolTopology, Topology
 
 MOST_GPUS = 4096
 MOST_REPLICAS = 1024
 _read_gpus = whole("a number of GPUs", 1, MOST_GPUS)
-_read_replicas = whole("a number of replicas", 1, MOST_REPLICAS)
+_read_replicas = count_range("a number of replicas", MOST_REPLICAS)
 _POOL_EXAMPLE = "`{ gpus: 8, replicas: 1 }`"
 
 
@@ -55,30 +54,10 @@ def _pool_below(section: Section, key: str, base: PoolTopology | None) -> PoolTo
 def _pool(section: Section, base: PoolTopology | None, is_own: bool = True) -> PoolTopology | None:
     missing = "" if base else "this is missing; say how many GPUs one replica has"
     gpus = section.take("gpus", _read_gpus, base.gpus if base else 0, missing=missing)
-    low, high = section.take("replicas", _replica_range, (base.min_replicas, base.max_replicas) if base else (1, 1))
+    low, high = section.take("replicas", _read_replicas, (base.min_replicas, base.max_replicas) if base else (1, 1))
     if is_own:
         section.finish()
     return PoolTopology(gpus, replicas=low, min_replicas=low, max_replicas=high) if gpus else None
-
-
-def _replica_range(node: Node) -> tuple[int, int] | Wrong:
-    """`2` or `{ min: 1, max: 3 }` as its two ends."""
-    if not isinstance(node, Mapping):
-        count = _read_replicas(node)
-        return count if isinstance(count, Wrong) else (count, count)
-    ends = {"min": 0, "max": 0}
-    for entry in node.entries:
-        if entry.key not in ends:
-            return Wrong("not a key here; the keys are min, max", f".{key_text(entry.key)}", entry.place)
-        count = _read_replicas(entry.value)
-        if isinstance(count, Wrong):
-            return Wrong(count.sentence, f".{entry.key}", entry.value.place)
-        ends[entry.key] = count
-    if not (ends["min"] and ends["max"]):
-        return Wrong("a range needs both ends; write `{ min: 1, max: 3 }`")
-    if ends["min"] > ends["max"]:
-        return Wrong(f"min {ends['min']} is over max {ends['max']}; swap them")
-    return ends["min"], ends["max"]
 
 
 def _conditional(section: Section | None, base: ConditionalPolicy) -> ConditionalPolicy:

@@ -24,6 +24,14 @@ class Approval(StrEnum):
     MANUAL = "manual"  # a person does, once the alarms are content
 
 
+class Scaling(StrEnum):
+    """Who moves the numbers of units and replicas inside their ranges."""
+
+    AUTO = "auto"  # the traffic does
+    ADVISORY = "advisory"  # what the traffic asks for is shown and written down, and a person does it
+    MANUAL = "manual"  # a person alone does
+
+
 @dataclass(frozen=True, slots=True)
 class PoolTopology:
     """One pool as written. `replicas` is what a unit starts with; inside `min_replicas..max_replicas` it changes without a release.
@@ -114,11 +122,18 @@ class StageSpec:
 
     name: str
     fleets: tuple[str, ...]
-    replicas: int  # serving units; 1 by default
+    replicas: int  # serving units that it starts with; 1 by default
     topology: Topology
     alarms: dict[str, str] = field(default_factory=dict)
     alarm_specs: tuple[AlarmSpec, ...] = ()
     rollout: RolloutPolicy = field(default_factory=RolloutPolicy)
+    most_replicas: int | None = None  # serving units under load, `replicas: { min: 1, max: 3 }`; None: always as many as it starts with
+    scaling: Scaling = Scaling.AUTO
+
+    @property
+    def is_ranged(self) -> bool:
+        """Whether any of its numbers may change at run time."""
+        return self.most_replicas is not None or any(pool.max_replicas > pool.min_replicas for _, pool in self.topology.pools)
 
 
 @dataclass(frozen=True, slots=True)

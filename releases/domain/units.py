@@ -81,4 +81,5 @@ def _pool(release: ReleaseSpec, recipe: Recipe, release_key: str, role: Role, to
         release=release_key,
         generation=pool_generation(role, topology.gpus, engine, recipe),
         engine=engine,
+        least=topology.min_replicas if topology.max_replicas > topology.min_replicas else None,
     )

@@ -9,16 +9,19 @@ from django.db.models import F, Max, Q, QuerySet
 from denvweb.core import wire
 from denvweb.core.errors import ConflictError, NotFoundError
 from fleets import selectors as fleets
+from fleets.domain.scaling.types import Knob
 from fleets.domain.types import Role, UnitSpec
 from releases.catalog import catalog
 from releases.domain import diff
 from releases.domain.findings import all_simulated
 from releases.domain.generations import generations
 from releases.domain.recipes import Recipe, recipe_unknown
+from releases.domain.scaling import scaled
 from releases.domain.spec import ReleaseFile, StageSpec
 from releases.domain.units import ROUTED_PROTOCOLS, unit_spec
 from releases.domain.views import DiffView, DryRunView, RecipeView, ReleaseView
 from releases.models import DryRun, Release, Rollout, Stage
+from releases.selectors.scales import counts_for
 
 PAGE = 50
 
@@ -48,17 +51,20 @@ def stage_spec(release: Release, stage: str) -> StageSpec:
     if found is not None:
         return found
     row = Stage.objects.get(model_id=release.model_id, name=stage)
-    settings = wire.from_plain(row.settings, StageSpec)
-    return StageSpec(
-        stage, settings.fleets, settings.replicas, file.release.topology, settings.alarms, settings.alarm_specs, settings.rollout
-    )
+    return replace(wire.from_plain(row.settings, StageSpec), name=stage, topology=file.release.topology)
 
 
 def release_unit(release: Release, stage: str, keep: UnitSpec | None = None) -> UnitSpec:
-    """One serving unit of a stage (by its name) on a release."""
+    """One serving unit of a stage (by its name) on a release, with as many replicas as are in force."""
     file, spec = release_file(release), stage_spec(release, stage)
     recipe = recipe_of(file)
-    return unit_spec(file.release, spec, recipe, release_key(release), keep, simulated=_is_simulated(recipe, spec))
+    unit = unit_spec(file.release, spec, recipe, release_key(release), keep, simulated=_is_simulated(recipe, spec))
+    return scaled(unit, counts_for(spec, model_id=release.model_id)) if spec.is_ranged else unit
+
+
+def units_wanted(release: Release, stage: str) -> int:
+    """How many serving units a stage is to have on a release now."""
+    return counts_for(stage_spec(release, stage), model_id=release.model_id)[Knob.UNITS]
 
 
 def _is_simulated(recipe: Recipe, stage: StageSpec) -> bool:

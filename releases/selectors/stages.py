@@ -25,7 +25,7 @@ from releases.domain.rollout_words import stage_words
 from releases.domain.spec import StageSpec
 from releases.domain.views import AlarmView, PreflightView, StageView
 from releases.models import Release, Rollout, Stage
-from releases.selectors.releases import release_key, release_unit, stage_spec
+from releases.selectors.releases import release_key, release_unit, stage_spec, units_wanted
 from releases.selectors.rollouts import bring_up_s_of, fleets_for, last_rollouts, placer, state_of, view_of
 
 ALARM_SPAN_S = 300.0
@@ -117,7 +117,7 @@ def _view(seen: _Seen, simulated: frozenset[str]) -> StageView:
         model=row.model.name,
         name=row.name,
         fleets=seen.spec.fleets,
-        replicas=seen.spec.replicas,
+        replicas=seen.state.replicas if seen.active and seen.state else _wanted(seen),
         state=state,
         sentence=_sentence(seen, state),
         release=row.release.number if row.release else current,
@@ -151,7 +151,7 @@ def _state(seen: _Seen, stable: str) -> str:
 
 def _wanted(seen: _Seen) -> int:
     """Units that the stable release should have; the settings may be those of a release that has not begun."""
-    return stage_spec(seen.row.release, seen.row.name).replicas if seen.row.release and seen.active else seen.spec.replicas
+    return units_wanted(seen.row.release, seen.row.name) if seen.row.release else seen.spec.replicas
 
 
 def _sentence(seen: _Seen, state: str) -> str:
@@ -196,7 +196,7 @@ def _preflight_under_way(seen: _Seen, state: RolloutState) -> PreflightView:
 def _preflight_to(seen: _Seen, target: Release) -> PreflightView:
     current = release_key(seen.row.release) if seen.row.release else ""
     spec = stage_spec(target, seen.row.name)
-    way = Way(str(seen.row), release_unit(target, seen.row.name), current, spec.replicas, bring_up_s_of(seen.row))
+    way = Way(str(seen.row), release_unit(target, seen.row.name), current, units_wanted(target, seen.row.name), bring_up_s_of(seen.row))
     return preflight(way, units=seen.units, routers=seen.routers, place=placer(lambda _: spec.fleets))
 
 

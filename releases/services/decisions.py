@@ -40,6 +40,7 @@ from releases.domain.rollout_types import (
 )
 from releases.models import Release, Rollout, Stage
 from releases.selectors.releases import stage_spec
+from releases.selectors.scales import conditional_now
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +105,7 @@ def effects_apply(*, stage: Stage, effects: Iterable[Effect], alarms: Sequence[A
 
 
 def _routing_set(stage: Stage, weights: Mapping[str, int], conditional: ConditionalPolicy, alarms: Sequence[AlarmSpec]) -> None:
+    conditional = conditional_now(stage, conditional)
     fleets.routing_set(stage=_key(stage), model=stage.model.name, weights=weights, conditional=conditional, alarms=(*alarms, GUARD))
 
 

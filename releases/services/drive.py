@@ -25,10 +25,13 @@ from metrics.services import alarm_look
 from releases.domain.gates import GUARD
 from releases.domain.plan import StagePlan, plan_stage
 from releases.domain.rollout import step
+from releases.domain.rollout_scale import scaled_state
 from releases.domain.rollout_types import Observations, Phase, RollbackWish, RolloutState, Turn
 from releases.domain.rollout_units import of_release
-from releases.models import RollbackRequest, Rollout
+from releases.models import RollbackRequest, Rollout, StageScale
+from releases.selectors.releases import stage_spec
 from releases.selectors.rollouts import fleets_for, placer, state_of
+from releases.selectors.scales import counts_for
 from releases.services.decisions import decision_write
 
 log = logging.getLogger(__name__)
@@ -52,7 +55,7 @@ def _once(rollout_id: str, patient: bool, now: datetime) -> bool:
         row = _lock(rollout_id, patient)
         if row is None:
             return False
-        state = state_of(row)
+        state = _scaled(row, state_of(row))
         obs = observe(row, state, now)
         if state.phase is Phase.PENDING and obs.turn is Turn.NOW and obs.rollback is None:
             planned = _plan_anew(row, state, obs)
@@ -66,12 +69,29 @@ def _once(rollout_id: str, patient: bool, now: datetime) -> bool:
     return more
 
 
+def _scaled(row: Rollout, state: RolloutState) -> RolloutState:
+    """With the numbers of units and replicas that are in force now, if anybody ever scaled the stage."""
+    if not StageScale.objects.filter(stage=row.stage_id).exists():
+        return state
+    new, old = (
+        counts_for(stage_spec(release, row.stage.name), model_id=row.stage.model_id) if release else None
+        for release in (row.to_release, row.from_release)
+    )
+    left, target = (old, new) if row.kind == "rollback" else (new, old)
+    assert left is not None
+    return scaled_state(state, new=left, old=target)
+
+
 def _lock(rollout_id: str, patient: bool) -> Rollout | None:
     """The row, locked until the transaction ends; None when it has ended or another process has it."""
     if patient:
         with connection.cursor() as cursor:
             cursor.execute("SELECT set_config('lock_timeout', %s, true)", [LOCK_WAIT])
-    active = Rollout.objects.filter(pk=rollout_id).exclude(state__in=Rollout.ENDED).select_related("stage__model", "to_release__model")
+    active = (
+        Rollout.objects.filter(pk=rollout_id)
+        .exclude(state__in=Rollout.ENDED)
+        .select_related("stage__model", "to_release__model", "from_release__model")
+    )
     return active.select_for_update(of=("self",), no_key=True, skip_locked=not patient).first()
 
 

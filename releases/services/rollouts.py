@@ -21,7 +21,7 @@ from releases.domain.rollout_preflight import Way, preflight
 from releases.domain.rollout_types import Cause, Decision, Phase, RolloutState
 from releases.domain.rollout_words import rollback_plan
 from releases.models import Release, RollbackRequest, Rollout, Stage
-from releases.selectors.releases import release_key, release_unit, stage_spec
+from releases.selectors.releases import release_key, release_unit, stage_spec, units_wanted
 from releases.selectors.rollouts import bring_up_s_of, fleets_for, placer, state_of
 from releases.selectors.stages import stage_row
 from releases.services.decisions import decision_write, effects_apply
@@ -39,7 +39,7 @@ def rollout_start(*, stage: Stage, release: Release, actor: str, via: str, after
         model=new.model,
         old=old,
         new=new,
-        replicas=spec.replicas,
+        replicas=units_wanted(release, stage.name),
         policy=spec.rollout,
         fleets=spec.fleets,
         fleets_back=stage_spec(stable, stage.name).fleets if stable else (),
@@ -228,6 +228,7 @@ def _begin(stage: Stage, to: int | None, actor: str, via: str, reason: str) -> R
     current, target = _ends(stage, to)
     left, back = release_unit(current, stage.name), release_unit(target, stage.name)
     spec, spec_left = stage_spec(target, stage.name), stage_spec(current, stage.name)
+    replicas = units_wanted(target, stage.name)
     now = timezone.now()
     told = f": {reason}" if reason else ""
     state = RolloutState(
@@ -235,8 +236,8 @@ def _begin(stage: Stage, to: int | None, actor: str, via: str, reason: str) -> R
         model=stage.model.name,
         old=back,
         new=left,
-        replicas=spec.replicas,
-        replicas_back=spec.replicas,
+        replicas=replicas,
+        replicas_back=replicas,
         policy=spec.rollout,
         kind="rollback",
         fleets=spec_left.fleets,
@@ -252,7 +253,7 @@ def _begin(stage: Stage, to: int | None, actor: str, via: str, reason: str) -> R
         why=f"{actor} asked for it{told}",
     )
     units, routers = fleets.units_view(stage=str(stage), now=now), fleets.routers_view(stage=str(stage), now=now)
-    way = Way(str(stage), back, left.release, spec.replicas, state.bring_up_s)
+    way = Way(str(stage), back, left.release, replicas, state.bring_up_s)
     view = preflight(way, units=units, routers=routers, place=placer(fleets_for(state)))
     if not view.possible:
         raise ConflictError(view.sentence, code="rollback-does-not-fit")

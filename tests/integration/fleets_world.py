@@ -87,6 +87,7 @@ class Agent:
     boot: str = "boot1"
     snapshot: NodeSnapshot = field(default_factory=lambda: NodeSnapshot(node="", generation=0))
     states: dict[str, RankReport] = field(default_factory=dict)  # over what it would say as told
+    gauges: dict[str, float] = field(default_factory=lambda: {"kv_use": 0.5, "running": 2.0})  # of every engine on it
 
     def report(self, now: datetime) -> AgentReport:
         ranks = tuple(self._rank(rank) for rank in self.snapshot.ranks)
@@ -94,7 +95,7 @@ class Agent:
 
     def _rank(self, rank: RankSpec) -> RankReport:
         state = _AS_TOLD[rank.desired]
-        told = RankReport(rank.rank_id, state, pid=1, engine_id=f"{rank.replica}-e1", gauges={"kv_use": 0.5, "running": 2.0})
+        told = RankReport(rank.rank_id, state, pid=1, engine_id=f"{rank.replica}-e1", gauges=dict(self.gauges))
         return self.states.get(rank.rank_id, told)
 
     def sync(self, now: datetime) -> NodeSnapshot:
@@ -145,6 +146,11 @@ class World:
         self.now += timedelta(seconds=seconds)
         self.sync(silent=silent, rounds=rounds)
         reconcile(self.now)
+
+    def idle(self) -> None:
+        """Every engine has finished what it had."""
+        for agent in self.agents.values():
+            agent.gauges = {"kv_use": 0.0, "running": 0.0, "waiting": 0.0}
 
     def settle(self, *, silent: AbstractSet[str] = frozenset()) -> None:
         """Until nothing changes any more: gangs claim, start and are ready; what stops has stopped."""

@@ -25,7 +25,7 @@ release:
   model: ds-flash
   weights: hf://meta-llama/Llama-3.1-70B@1605565b
   recipe: llama-3.1-70b/vllm@1
-  topology: {{ prefill: {{ gpus: 4, replicas: {prefills} }}, decode: {{ gpus: 4, replicas: 1 }} }}
+  topology: {{ prefill: {{ gpus: 4, replicas: {prefills} }}, decode: {{ gpus: 4, replicas: {decodes} }} }}
   kv-cache: {{ block-size: {block} }}
 stages:
   prod-us:
@@ -36,9 +36,9 @@ stages:
 """
 
 
-def release_yaml(*, block: int = 16, units: int = 2, prefills: int = 1, approve: str = "auto") -> str:
-    """Another block size changes what the KV cache looks like, so the whole unit."""
-    return YAML.format(block=block, units=units, prefills=prefills, approve=approve)
+def release_yaml(*, block: int = 16, units: int | str = 2, prefills: int | str = 1, decodes: int | str = 1, approve: str = "auto") -> str:
+    """Another block size changes what the KV cache looks like, so the whole unit. Numbers may be ranges."""
+    return YAML.format(block=block, units=units, prefills=prefills, decodes=decodes, approve=approve)
 
 
 @dataclass
@@ -109,7 +109,11 @@ class Demo:
 
     def _mark(self) -> object:
         rollouts = list(Rollout.objects.order_by("pk").values_list("pk", "generation"))
-        return rollouts, [(u.unit, u.release, u.ready, u.probed, u.routable, u.stopping) for u in self.units()], self.weights()
+        units = [
+            (u.unit, u.release, u.ready, u.probed, u.routable, u.stopping, [(p.ready, p.desired, len(p.replicas)) for p in u.pools])
+            for u in self.units()
+        ]
+        return rollouts, units, self.weights()
 
     def through(self, *, until: set[str], most: int = 60) -> Rollout:
         """With traffic and time, until the rollout is in one of these states."""

@@ -27,6 +27,7 @@ CELLS: dict[Action, tuple[tuple[str, str, dict[str, Any]], ...]] = {
     Action.START: (("api", "/api/v1/releases", {"yaml": release_yaml(block=64)}), ("ui", "/releases/new", {"action": "release"})),
     Action.PROMOTE: (("api", f"{API}/rollout/promote", {}), ("ui", f"{UI}/rollout/promote", {})),
     Action.PAUSE: (("api", f"{API}/rollout/pause", {}), ("ui", f"{UI}/rollout/pause", {})),
+    Action.SCALE: (("api", f"{API}/scale", {"units": 2}),),
     Action.ROLL_BACK: (("api", f"{API}/rollback", {}), ("ui", f"{UI}/rollback", {})),
 }
 

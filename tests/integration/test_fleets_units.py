@@ -14,9 +14,9 @@ from fleets.domain.types import RankDesired, RankState, Role
 from fleets.domain.views import ReplicaState
 from fleets.models import GpuClaim, Rank, Replica, Unit
 from fleets.reconcile import reconcile
-from fleets.selectors import fleet_maps, fleet_views
+from fleets.selectors import fleet_maps, fleet_views, table_generation
 from fleets.services import unit_create, unit_drain, unit_retarget, unit_stop
-from tests.integration.fleets_world import World, unit_spec
+from tests.integration.fleets_world import STAGE, World, unit_spec
 
 pytestmark = pytest.mark.django_db
 
@@ -189,6 +189,11 @@ def test_a_smaller_pool_gives_its_gpus_back() -> None:
     unit = world.unit()
     world.settle()
     unit_retarget(unit=unit, spec=unit_spec(prefill=(4, 1)))
+    world.settle()
+    assert fleet_views()[0].domains[0].free == 0, "it has requests to finish"
+    world.idle()
+    world.tick(12.0)
+    world.router(seq=1, generation=table_generation(stage=STAGE) or 0)
     world.settle()
     assert fleet_views()[0].domains[0].free == 4
     assert world.view(unit).complete and world.view(unit).shape == "1P1D"

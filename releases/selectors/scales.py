@@ -1,0 +1,28 @@
+"""The numbers of units and replicas that are in force at run time."""
+
+from __future__ import annotations
+
+from fleets.domain.protocol import ConditionalPolicy
+from fleets.domain.scaling.types import Knob
+from releases.domain.scaling import Counts, in_force
+from releases.domain.spec_types import StageSpec
+from releases.models import Stage, StageScale
+
+
+def counts_for(spec: StageSpec, *, model_id: int) -> dict[Knob, int]:
+    """The numbers of a stage under this release's settings: what was asked for at run time, as far as its ranges allow."""
+    if not spec.is_ranged:
+        return in_force(spec, {})
+    row = StageScale.objects.filter(stage__model_id=model_id, stage__name=spec.name).values_list("wanted", flat=True).first()
+    return in_force(spec, counts_of(row or {}))
+
+
+def counts_of(kept: dict[str, int]) -> Counts:
+    """Numbers as they are kept in a row."""
+    return {Knob(name): int(count) for name, count in kept.items()}
+
+
+def conditional_now(stage: Stage, conditional: ConditionalPolicy) -> ConditionalPolicy:
+    """The release's rule for prefilling locally, with the limit that is in force."""
+    below = StageScale.objects.filter(stage=stage).values_list("local_prefill_below", flat=True).first()
+    return conditional if below is None else ConditionalPolicy(below, conditional.prefill_queue_above)
