@@ -232,6 +232,8 @@ class RouteState(models.Model):
     weights_before = models.JSONField(default=dict)  # those of the table before
     conditional = models.JSONField(default=dict)  # fleets.domain.protocol.ConditionalPolicy
     alarms = models.JSONField(default=list)  # metrics.domain.types.AlarmSpec
+    keys = models.JSONField(default=list)  # fleets.domain.protocol.ApiKey
+    keys_required = models.BooleanField(default=False)
 
     def __str__(self) -> str:
         return self.stage

@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "nodes": ("denvweb.cli.nodes", "nodes", "The nodes of every fleet: list, cordon, uncordon, drain"),
     "placement": ("denvweb.cli.placement", "placement", "Why units are where they are, and which moves would make room"),
     "token": ("denvweb.cli.access", "token", "Tokens for programs and for nodes that join"),
+    "key": ("denvweb.cli.keys", "key", "API keys of the clients that send requests to a stage"),
     "audit": ("denvweb.cli.access", "audit", "Check that nobody has changed the journal"),
     "login": ("denvweb.cli.access", "login", "Remember a control plane and a token for it"),
     "replay": ("denvweb.cli.replay.command", "replay", "Send a recorded trace to an endpoint, and say what the client saw"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
+from fleets.api.key_views import ApiKeysView, ApiKeyView, KeysRequiredView
 from fleets.api.node_views import CordonView, DrainPlanView, DrainView, JoinTokensView, UncordonView
 from fleets.api.placement_views import DefragView, StagePlacementView
 from fleets.api.views import FleetDetailView, FleetListView
@@ -17,5 +18,8 @@ urlpatterns: list[URLPattern] = [
     path("nodes/<str:name>/drain-plan", DrainPlanView.as_view()),
     path("nodes/<str:name>/uncordon", UncordonView.as_view()),
     path("placement/defrag", DefragView.as_view()),
+    path("stages/<str:model>/<str:name>/keys", ApiKeysView.as_view()),
+    path("stages/<str:model>/<str:name>/keys-required", KeysRequiredView.as_view()),
+    path("stages/<str:model>/<str:name>/keys/<str:id>", ApiKeyView.as_view()),
     path("stages/<str:model>/<str:name>/placement", StagePlacementView.as_view()),
 ]

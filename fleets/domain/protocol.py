@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from fleets.domain.allowance import Allowance
 from fleets.domain.types import KV_LEASE_S, EngineSpec, RankDesired, RankState, Role
 from metrics.domain.types import AlarmSpec, SeriesDelta
 
@@ -174,6 +175,17 @@ class ConditionalPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key that clients of a stage send; only the SHA-256 of its secret is known."""
+
+    id: str
+    client: str  # who it was made for
+    secret_hash: str
+    allowance: Allowance = field(default_factory=Allowance)  # for each router of the stage
+    expires_at: float | None = None  # seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
 class RouterTable:
     """All that a router of a stage needs. `weights` sum to 10,000 over releases (basis points), or are empty before the first release."""
 
@@ -185,6 +197,8 @@ class RouterTable:
     units: tuple[RouteUnit, ...] = ()
     conditional: ConditionalPolicy = field(default_factory=ConditionalPolicy)
     alarms: tuple[AlarmSpec, ...] = ()
+    keys: tuple[ApiKey, ...] = ()
+    keys_required: bool = False  # requests without a key are refused
 
 
 @dataclass(frozen=True, slots=True)

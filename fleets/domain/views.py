@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from fleets.domain.allowance import Allowance
 from fleets.domain.types import NodeState, RankState, Role
 
 
@@ -173,3 +174,30 @@ class NodeStanding:
     reason: str  # of the cordon
     gpus: int
     used: int  # GPUs that units hold
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKeyView:
+    """A key that clients of a stage send, without its secret."""
+
+    id: str
+    client: str
+    allowance: Allowance
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKeys:
+    """The keys of a stage; `required`: requests without one are refused."""
+
+    stage: str
+    required: bool
+    results: tuple[ApiKeyView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NewApiKey:
+    """A key's text, shown this once."""
+
+    text: str
+    key: ApiKeyView

@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable
 import orjson
 
 from denvweb.core.backoff import Backoff
-from denvweb.core.errors import DenvError
+from denvweb.core.errors import DenvError, InvalidError
 from fleets.domain.protocol import ProbeResult, RouterReport, RouterTable
 from fleets.router.admission import Gate
+from fleets.router.callers import RefusedError
 from fleets.router.client import ClientConnection
 from fleets.router.config import Config
 from fleets.router.control import Control
@@ -31,6 +32,7 @@ from fleets.router.prometheus import exposition
 from fleets.router.report import Reporter
 from fleets.router.table import TableKeeper
 from fleets.router.telemetry import Telemetry
+from fleets.router.tls import certificate_load, tls_context
 from fleets.router.upstream import Pool
 
 log = logging.getLogger("fleets.router")
@@ -57,6 +59,7 @@ class App:
         self._started_at = int(time.time())
         self._clients: set[ClientConnection] = set()
         self.heads = RequestHeads()
+        self._tls = tls_context(config)
         self._loops: list[asyncio.Task[None]] = []
         self._servers: list[asyncio.Server] = []
         self.pool = Pool(connect_deadline_s=config.connect_deadline_s, unforeseen=self._unforeseen)
@@ -79,6 +82,8 @@ class App:
     def apply(self, table: RouterTable) -> None:
         """Put a table in force everywhere."""
         self.stage.swap(table)
+        if self.pipeline.callers.set(table.keys, required=table.keys_required):
+            self.heads.forget()
         self.telemetry.set_alarms(table.alarms)
         self.prober.look()
 
@@ -95,6 +100,12 @@ class App:
     def handle(self, head: RequestHead, body: bytes, client: ClientConnection) -> Job | None:
         if head.path in GENERATE_PATHS and head.method == b"POST":
             return self.pipeline.begin(head, body, client)
+        try:
+            if head.path.startswith("/v1/"):
+                self.pipeline.callers.check(head)
+        except RefusedError as refused:
+            client.respond(refused.status, error_body(refused.detail, kind="invalid_request_error", code=refused.code), _JSON)
+            return None
         client.respond(*self._page(head.path, head.method))
         return None
 
@@ -143,6 +154,8 @@ class App:
             "reports_waiting": float(self.reporter.waiting),
             "prefix_blocks": float(len(self.stage.index)),
             "client_connections": float(len(self._clients)),
+            "access_log_lines_lost": float(self.pipeline.lines_lost),
+            **{f"refused_{why}": float(count) for why, count in self.pipeline.callers.refused.items()},
             "unforeseen_failures": float(sum(self.failures.values())),
         }
         return exposition(self.telemetry.all(), self.stage, extra)
@@ -165,7 +178,8 @@ class App:
     @property
     def url(self) -> str:
         """Where clients reach this router."""
-        return f"http://{self.config.advertise or self.config.host}:{self.port}"
+        scheme = "https" if self._tls is not None else "http"
+        return f"{scheme}://{self.config.advertise or self.config.host}:{self.port}"
 
     # -- life --
 
@@ -178,6 +192,7 @@ class App:
             "report": (self._tell, self.config.report_every_s),
             "gauges": (self._look, self.config.gauge_every_s),
             "clients": (self._sweep, 10.0),
+            "access-log": (self._write_log, 1.0),
         }
         self._loops = [asyncio.create_task(self._forever(name, step, every_s), name=name) for name, (step, every_s) in steps.items()]
         log.info("router %s of %s listens on %s", self.config.label, self.config.stage, self.url)
@@ -194,7 +209,7 @@ class App:
             return ClientConnection(self)
 
         first = await loop.create_server(
-            made, self.config.host, self.config.port, reuse_port=self.config.reuse_port or None, backlog=BACKLOG
+            made, self.config.host, self.config.port, reuse_port=self.config.reuse_port or None, backlog=BACKLOG, ssl=self._tls
         )
         self._servers = [first]
         self.port = first.sockets[0].getsockname()[1]
@@ -202,7 +217,17 @@ class App:
             for _ in range(LISTENERS - 1):
                 again = socket.socket(fileno=os.dup(held.fileno()))
                 again.setblocking(False)
-                self._servers.append(await loop.create_server(made, sock=again, backlog=BACKLOG))
+                self._servers.append(await loop.create_server(made, sock=again, backlog=BACKLOG, ssl=self._tls))
+
+    def reload(self) -> None:
+        """Read the certificate anew, and open the access log anew. A certificate that cannot be read leaves the one in use."""
+        self.pipeline.reopen()
+        if self._tls is None:
+            return
+        try:
+            certificate_load(self._tls, self.config)
+        except InvalidError as error:
+            log.error("the certificate in use stays: %s", error.detail)
 
     async def stop(self) -> None:
         """Take nothing new, finish what is in flight up to the deadline, report, and end."""
@@ -222,6 +247,7 @@ class App:
         for client in list(self._clients):
             client.close()
         self.pool.close()
+        self.pipeline.close()
         await self.control.close()
 
     async def _drain(self) -> None:
@@ -238,7 +264,7 @@ class App:
         except TimeoutError:
             log.warning("%d requests did not end in time", len(jobs))
         for job in list(jobs):
-            job.leave()
+            job.run_out()
 
     async def _send_last(self) -> None:
         for left in reversed(range(self.last_tries)):
@@ -282,6 +308,9 @@ class App:
     async def _look(self) -> None:
         self.pipeline.mind_leases()
         self.gauges.poll()
+
+    async def _write_log(self) -> None:
+        self.pipeline.flush()
 
     async def _sweep(self) -> None:
         """Connections that ask nothing for long are ended, whether they sent half a head or none."""

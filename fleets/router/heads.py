@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import re
 from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fleets.router.callers import Caller
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -26,7 +30,7 @@ _LENGTH_NAME_BYTES = len(_LENGTH_NAMES[0])
 _NOT_FORWARDED = frozenset(
     {
         b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"expect", b"accept-encoding",
-        b"x-request-id", b"upgrade", b"te", b"trailer", b"proxy-connection", b"proxy-authorization", b"http2-settings",
+        b"x-request-id", b"traceparent", b"upgrade", b"te", b"trailer", b"proxy-connection", b"proxy-authorization", b"http2-settings",
     }
 )  # fmt: skip
 # An engine's own framing, its name, and where it is, are no business of the client.
@@ -44,7 +48,10 @@ class HeadError(Exception):
 class RequestHead:
     """What a request's head says. Shared by all requests that sent the same bytes, so never changed; header names are lower case."""
 
-    __slots__ = ("forwarded", "headers", "http11", "keep_alive", "length", "method", "path", "prefixes", "request_id", "session", "target")
+    __slots__ = (
+        "caller", "forwarded", "headers", "http11", "keep_alive", "length", "method", "path", "prefixes", "request_id", "session", "target",
+        "traceparent",
+    )  # fmt: skip
 
     def __init__(
         self, method: bytes, target: bytes, headers: Headers, *, keep_alive: bool = True, http11: bool = True, length: int = 0
@@ -57,10 +64,16 @@ class RequestHead:
         self.length = length  # of the body; for a head that is kept in the store, only where the key holds the digits
         self.path = target.partition(b"?")[0].decode("latin-1")
         self.request_id = self.header(b"x-request-id")
-        named = _named(self.header(b"connection"))
-        self.forwarded = b"".join([b"%b: %b\r\n" % pair for pair in headers if pair[0] not in _NOT_FORWARDED and pair[0] not in named])
+        self.traceparent = self.header(b"traceparent")
+        self.caller: Caller | None = None  # whose API key it carries, once that was looked up
+        self.forwarded = self.lines()
         self.prefixes: dict[tuple[str, int], bytes] = {}  # the head of the leg to an engine, up to the request's id
         self.session: tuple[bytes, float | None] | None = None  # the session header looked for, and its hash
+
+    def lines(self, *, without: bytes = b"") -> bytes:
+        """The headers that go on to an engine, each with its CRLF."""
+        left_out = _NOT_FORWARDED | _named(self.header(b"connection")) | {without}
+        return b"".join([b"%b: %b\r\n" % pair for pair in self.headers if pair[0] not in left_out])
 
     def header(self, name: bytes) -> bytes:
         """The first value of a header; empty when absent."""
@@ -85,6 +98,10 @@ class RequestHeads:
         self.key = b""  # of the head that was looked for last
         self.start = 0
         self.length = 0
+
+    def forget(self) -> None:
+        """Look at every head anew, and at what was found out from it."""
+        self._known.clear()
 
     def find(self, data: bytes) -> RequestHead | None:
         """The known head that `data` begins with; None when it is new, or not whole."""

@@ -16,42 +16,37 @@ from fleets.router import openai
 from fleets.router.admission import QueueFullError
 from fleets.router.client import Client
 from fleets.router.handover import Opening, usable
-from fleets.router.heads import AnswerHead, Headers, RequestHead
+from fleets.router.heads import AnswerHead, RequestHead
 from fleets.router.legs import PrefillLeg, Release
 from fleets.router.openai import Ask
 from fleets.router.policy import Choice, Pin, ReplicaState
 from fleets.router.prefix import Blocks, blocks_of
 from fleets.router.relay import Relay, whole_answer
+from fleets.router.reply import Reply
 from fleets.router.services import Services
-from fleets.router.telemetry import Series, Trace, now
+from fleets.router.telemetry import Series, now
 from fleets.router.upstream import Connection, Leg, LegError, LegFailure, Taker
 from metrics.domain.types import Route
 
 EXACT_TOKENS_PER_BYTE = 0.25  # token ids are four bytes each
 
-_JSON = (b"content-type", b"application/json")
-_PASSED_ON = frozenset({b"content-type", b"retry-after"})
 _PREFILL_FAILED = Decision(False, Reason.PREFILL_FAILED_LOCAL)
 _KV_LOST = Decision(False, Reason.KV_LOST_LOCAL)
 _NONE: frozenset[str] = frozenset()
 
 
-class Job(Trace):
+class Job(Reply):
     """One request on its way; it takes the answer of its own decode leg."""
 
     __slots__ = (
-        "_blocks", "_choice", "_engine_id", "_gate_place", "_opening", "_prefill", "_relay", "_services", "_tried", "ask", "avoid",
-        "client", "engines", "head", "holds_kv", "leg", "over", "pin", "prefill_cached", "prefill_failure", "prefill_release",
-        "release", "request_id", "samples", "session_point", "tokens_per_byte",
+        "_blocks", "_choice", "_engine_id", "_gate_place", "_opening", "_prefill", "_relay", "_services", "_tried", "avoid",
+        "engines", "holds_kv", "leg", "over", "pin", "prefill_cached", "prefill_failure", "prefill_release", "release", "samples",
+        "session_point", "tokens_per_byte",
     )  # fmt: skip
 
     def __init__(self, services: Services, head: RequestHead, client: Client, ask: Ask, request_id: bytes, start_s: float) -> None:
-        Trace.__init__(self, start_s)
+        Reply.__init__(self, head, client, ask, request_id, start_s)
         self._services = services
-        self.head = head
-        self.client = client
-        self.ask = ask
-        self.request_id = request_id
         self.pin: Pin | None = None
         self.leg: Leg | None = None  # of decode
         self.over = False
@@ -118,7 +113,7 @@ class Job(Trace):
             self._next_prefill()
             return
         try:
-            place = gate.wait((self.head.header(b"authorization") or self.client.peer.encode()).decode("latin-1"))
+            place = gate.wait(self.client_name or (self.head.header(b"authorization") or self.client.peer.encode()).decode("latin-1"))
         except QueueFullError as full:
             self._queue_full(full)
             return
@@ -218,7 +213,7 @@ class Job(Trace):
         self.holds_kv = kv is not None
         self._engine_id = replica.engine_id
         replica.running += 1
-        data = services.message(self.head, self.request_id, replica.address, openai.engine_body(ask, kv))
+        data = services.message(self.head, self.leg_id, replica.address, openai.engine_body(ask, kv))
         self.sent_s = sent_s = now()
         config = services.config
         total_s = config.total_deadline_s
@@ -240,6 +235,7 @@ class Job(Trace):
         return self._begin(opening.head, opening.connection)
 
     def _begin(self, head: AnswerHead, connection: Connection) -> Relay:
+        self.status = 200
         client = self.client
         self._relay = Relay(client, self, self, wants_usage=self.ask.wants_usage)
         client.feed_from(connection)
@@ -272,7 +268,7 @@ class Job(Trace):
 
     def answered(self, head: AnswerHead, body: bytes) -> None:
         """A whole answer of the decode leg."""
-        self.head_s = now()
+        self.head_s, self.status = now(), head.status
         choice = self._choice
         assert choice is not None
         if head.status == 200:
@@ -384,33 +380,6 @@ class Job(Trace):
 
     # -- ends --
 
-    def _shown(self, head: AnswerHead) -> bytes:
-        """What the client may see of the head of an engine's answer."""
-        return b"%bx-request-id: %b\r\n" % (head.shown, self.request_id) if head.needs_id else head.shown
-
-    def _pass_on(self, head: AnswerHead, body: bytes) -> None:
-        """An engine's own 4xx: the client's to read, and no error of ours."""
-        self.also("client-errors")
-        self.client.respond(head.status, body, [*head.kept(_PASSED_ON), (b"x-request-id", self.request_id)])
-        self._end()
-
-    def _cut(self, why: str) -> None:
-        self.error = "stream-cut"
-        body = openai.error_body(f"the answer ended early: {why}", kind="server_error", code="stream_cut")
-        self.client.write(b"data: " + body + b"\n\n")
-        self.client.end()
-        self._end()
-
-    def refuse(self, status: int, kind: str, message: str, *, code: str = "", retry_after_s: float | None = None) -> None:
-        """An answer of the router's own; `kind` is its class for the counters."""
-        self.error = kind
-        headers: Headers = [_JSON, (b"x-request-id", self.request_id)]
-        if retry_after_s is not None:
-            headers.append((b"retry-after", b"%d" % max(1, round(retry_after_s))))
-        name = "rate_limit_error" if status == 429 else "server_error"
-        self.client.respond(status, openai.error_body(message, kind=name, code=code or kind.replace("-", "_")), headers)
-        self._end()
-
     def leave(self) -> None:
         """The client is gone: hang up, wherever the request is."""
         if self.over:
@@ -418,6 +387,16 @@ class Job(Trace):
         self.cancelled = True
         self._hang_up()
         self._end()
+
+    def run_out(self) -> None:
+        """The router ends before the answer does: the client is told, and nobody computes on."""
+        if self.over:
+            return
+        self._hang_up()
+        if self._relay is not None:
+            self._cut("the router is being stopped")
+        else:
+            self.refuse(503, "stopping", "the router is being stopped; ask again", retry_after_s=1)
 
     def broken(self) -> None:
         """The router itself failed; nothing is certain any more but that the client must not wait."""

@@ -41,7 +41,7 @@ class PrefillLeg:
         replica.running += 1
         replica.tokens += self._tokens
         deadline_s = config.prefill_deadline_s + self._tokens * config.prefill_token_deadline_s
-        data = services.message(job.head, job.request_id, replica.address, openai.prefill_body(job.ask))
+        data = services.message(job.head, job.leg_id, replica.address, openai.prefill_body(job.ask))
         self._sent_s = sent_s = now()
         services.pool.send(replica.address, data, self, sent_s=sent_s, first_s=deadline_s, total_s=deadline_s)
 

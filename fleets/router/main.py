@@ -24,8 +24,8 @@ async def run(config: Config) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # tables come by themselves; there is nothing to read again
     app = App(config)
+    loop.add_signal_handler(signal.SIGHUP, app.reload)
     await app.start()
     gc.collect()
     gc.freeze()  # what is loaded stays: full collections in the middle of streams then only walk what requests made

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 import os
 
 from denvweb.core.errors import InvalidError
 from fleets.router import openai
+from fleets.router.access_log import AccessLog
+from fleets.router.callers import Callers, RefusedError
 from fleets.router.client import Client
 from fleets.router.config import Config
 from fleets.router.heads import Headers, RequestHead
@@ -16,6 +19,7 @@ from fleets.router.job import Job
 from fleets.router.policy import Pin, Stage
 from fleets.router.services import Services
 from fleets.router.telemetry import Telemetry, now
+from fleets.router.tracing import Tracer
 from fleets.router.upstream import Pool
 
 log = logging.getLogger("fleets.router.pipeline")
@@ -34,6 +38,8 @@ class Pipeline:
         self._id_prefix = b"req-" + os.urandom(8).hex().encode()
         self._serial = 0
         self._probes: dict[Job, asyncio.Future[None]] = {}
+        self._log = AccessLog(config.access_log, stage=config.stage) if config.access_log else None
+        self.tracer = Tracer(stage=config.stage) if config.tracing else None
         self.jobs: set[Job] = set()  # in flight
         self.idle = asyncio.Event()  # set when the last of them ended
 
@@ -44,17 +50,26 @@ class Pipeline:
         if not request_id:  # unique to this process and its like: random once, then counted
             self._serial += 1
             request_id = b"%b%08x" % (self._id_prefix, self._serial)
+        callers = self._services.callers
         try:
+            caller = callers.check(head) if pin is None else None
             ask = openai.parse(head.path, body)
             table = self._stage.table
             if table is not None and ask.model != table.model:
                 raise InvalidError(f"the model `{ask.model}` does not exist here; this is `{table.model}`", code="model_not_found")
+            if caller is not None:
+                callers.enter(caller)
         except InvalidError as error:
-            status = 404 if error.code == "model_not_found" else 400
-            headers: Headers = [_JSON, (b"x-request-id", request_id)]
-            client.respond(status, openai.error_body(error.detail, kind="invalid_request_error", code=error.code), headers)
+            refused = RefusedError(404 if error.code == "model_not_found" else 400, error.code, error.detail)
+            self._refuse(refused, head, client, request_id)
+            return None
+        except RefusedError as refused:
+            self._refuse(refused, head, client, request_id)
             return None
         job = Job(self._services, head, client, ask, request_id, start_s)
+        job.caller = caller
+        if self.tracer is not None:
+            job.leg_id = b"%b\r\ntraceparent: %b" % (request_id, self.tracer.begin(job))
         job.session_point = head.session[1] if head.session is not None else self._session_point(head)
         job.pin = pin
         self.jobs.add(job)
@@ -82,9 +97,53 @@ class Pipeline:
             job.leave()
         return job
 
+    def _refuse(self, refused: RefusedError, head: RequestHead, client: Client, request_id: bytes) -> None:
+        """Answer a request that is not taken."""
+        headers: Headers = [_JSON, (b"x-request-id", request_id)]
+        if refused.retry_after_s is not None:
+            headers.append((b"retry-after", b"%d" % max(1, math.ceil(refused.retry_after_s))))
+        kind = "rate_limit_error" if refused.status == 429 else "invalid_request_error"
+        client.respond(refused.status, openai.error_body(refused.detail, kind=kind, code=refused.code), headers)
+        if self._log is not None:
+            self._log.refused(status=refused.status, code=refused.code, path=head.path, peer=client.peer, request_id=request_id)
+
+    @property
+    def callers(self) -> Callers:
+        """Who may ask."""
+        return self._services.callers
+
+    @property
+    def lines_lost(self) -> int:
+        """Lines of the access log that no disk took."""
+        return self._log.lost if self._log is not None else 0
+
+    def flush(self) -> None:
+        """Write what the access log holds."""
+        if self._log is not None:
+            self._log.flush()
+
+    def reopen(self) -> None:
+        """Open the access log anew."""
+        if self._log is not None:
+            self._log.reopen()
+
+    def close(self) -> None:
+        """Nothing comes any more: write what waits."""
+        if self._log is not None:
+            self._log.close()
+        if self.tracer is not None:
+            self.tracer.close()
+
     def _ended(self, job: Job) -> None:
         jobs = self.jobs
         jobs.discard(job)
+        if job.caller is not None:
+            usage = job.usage
+            job.caller.meter.leave(usage.prompt + usage.completion if usage is not None else 0)
+        if self._log is not None:
+            self._log.request(job)
+        if self.tracer is not None:
+            self.tracer.end(job)
         if not jobs:
             self.idle.set()
         if job.pin is not None and (done := self._probes.get(job)) is not None and not done.done():

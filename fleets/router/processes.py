@@ -26,7 +26,8 @@ _BACKOFF = Backoff(first_s=0.2, cap_s=10.0)
 
 def argv_of(config: Config, argv: Sequence[str], index: int) -> list[str]:
     """The flags of one of the processes: the last value of a flag holds."""
-    return [*argv, "--processes", "1", "--reuse-port", "--name", f"{config.label}-{index}"]
+    share = str(config.processes * config.limit_share)
+    return [*argv, "--processes", "1", "--reuse-port", "--limit-share", share, "--name", f"{config.label}-{index}"]
 
 
 class Processes:
@@ -45,7 +46,7 @@ class Processes:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        loop.add_signal_handler(signal.SIGHUP, lambda: None)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
         keepers = [asyncio.create_task(self._keep(index)) for index in range(self._config.processes)]
         await self._stopping.wait()
         for process in self.running.values():
@@ -56,6 +57,10 @@ class Processes:
         if late:
             await asyncio.wait(late)
         return max((keeper.result() for keeper in (*done, *late)), default=0)
+
+    def _reload(self) -> None:
+        for process in self.running.values():
+            process.send_signal(signal.SIGHUP)
 
     async def _keep(self, index: int) -> int:
         """Run one, and again when it ends by itself; its last exit status."""

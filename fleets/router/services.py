@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fleets.router.callers import Callers
 from fleets.router.config import Config
 from fleets.router.handover import Leases
 from fleets.router.heads import RequestHead
@@ -38,7 +39,7 @@ class TokenRatio:
 class Services:
     """Shared by all requests of one router."""
 
-    __slots__ = ("config", "ended", "leases", "pool", "ratio", "stage", "telemetry")
+    __slots__ = ("callers", "config", "ended", "leases", "pool", "ratio", "stage", "telemetry")
 
     def __init__(self, config: Config, stage: Stage, pool: Pool, telemetry: Telemetry, ended: Callable[[Job], None]) -> None:
         self.config = config
@@ -47,19 +48,24 @@ class Services:
         self.telemetry = telemetry
         self.ratio = TokenRatio()
         self.leases = Leases(config.gauge_every_s)
+        self.callers = Callers(config.limit_share)
         self.ended = ended  # told of each request that is over
 
-    def message(self, head: RequestHead, request_id: bytes, address: Address, body: bytes) -> bytes:
-        """A leg's request: the client's headers, without those of its own connection."""
+    def message(self, head: RequestHead, leg_id: bytes, address: Address, body: bytes) -> bytes:
+        """A leg's request: the client's headers, without those of its own connection, and without an API key of ours.
+
+        `leg_id` is the request's id, and what else comes after it on lines of its own.
+        """
         prefix = head.prefixes.get(address)
         if prefix is None:
             if len(head.prefixes) >= PREFIXES_MAX:
                 head.prefixes.clear()
+            forwarded = head.lines(without=b"authorization") if self.callers.required else head.forwarded
             prefix = b"POST %b HTTP/1.1\r\nhost: %b:%d\r\n%bx-request-id: " % (
-                head.target, address[0].encode(), address[1], head.forwarded,
+                head.target, address[0].encode(), address[1], forwarded,
             )  # fmt: skip
             head.prefixes[address] = prefix
-        return b"%b%b\r\ncontent-length: %d\r\n\r\n%b" % (prefix, request_id, len(body), body)
+        return b"%b%b\r\ncontent-length: %d\r\n\r\n%b" % (prefix, leg_id, len(body), body)
 
     def nowhere(self, *, probe: bool) -> Series:
         """A request without a unit still counts: to the release with the most weight."""

@@ -1,6 +1,7 @@
 """What the fleets app answers: every value is a view, and costs a fixed number of queries whatever its size."""
 
 from fleets.selectors.fleets import fleet_maps, fleet_views
+from fleets.selectors.keys import keys_view
 from fleets.selectors.nodes import node_standing
 from fleets.selectors.placement import defrag_advice, placement_explained
 from fleets.selectors.rooms import UnitRoom, unit_rooms
@@ -15,6 +16,7 @@ __all__ = [
     "drain_plan",
     "fleet_maps",
     "fleet_views",
+    "keys_view",
     "node_snapshot",
     "node_standing",
     "placement_explained",

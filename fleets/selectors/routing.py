@@ -12,6 +12,7 @@ from fleets.domain.protocol import ConditionalPolicy, ReplicaReadiness, RouteRep
 from fleets.domain.types import NodeState, PoolSpec, Role, UnitSpec
 from fleets.domain.views import ReplicaState, RoutersView
 from fleets.models import Replica, Router, RouteState, Unit
+from fleets.selectors.keys import keys_of
 from fleets.selectors.rows import current, leader_of, probed, spec_of, state_of, unit_ready, units_with_ranks
 from metrics.domain.types import AlarmSpec
 
@@ -43,6 +44,8 @@ def table_of(state: RouteState, units: Sequence[Unit]) -> RouterTable:
         units=tuple(routes),
         conditional=wire.from_plain(state.conditional, ConditionalPolicy),
         alarms=wire.from_plain(state.alarms, tuple[AlarmSpec, ...]),
+        keys=keys_of(state),
+        keys_required=state.keys_required,
     )
 
 

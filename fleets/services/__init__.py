@@ -1,6 +1,7 @@
 """Changes to fleets. Each runs in its caller's transaction, and pokes once that is committed."""
 
 from fleets.services.cordons import node_cordon, node_drain
+from fleets.services.keys import key_create, key_revoke, keys_require
 from fleets.services.nodes import join_token_create, join_token_issue, nodes_join
 from fleets.services.reports import report_take
 from fleets.services.routers import router_report_take
@@ -10,6 +11,9 @@ from fleets.services.units import unit_create, unit_drain, unit_request_probe, u
 __all__ = [
     "join_token_create",
     "join_token_issue",
+    "key_create",
+    "key_revoke",
+    "keys_require",
     "node_cordon",
     "node_drain",
     "nodes_join",

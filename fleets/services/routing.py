@@ -50,7 +50,7 @@ def routing_set(*, stage: str, model: str, weights: Mapping[str, int], condition
         state.weights_before, state.weights = state.weights, wanted
     state.model = model
     state.conditional, state.alarms = wire.to_plain(conditional), wire.to_plain(tuple(alarms))
-    _refresh(state)
+    routes_changed(state)
     if changed:
         state.weights_generation = state.generation
     state.save()
@@ -61,7 +61,7 @@ def routing_set(*, stage: str, model: str, weights: Mapping[str, int], condition
 def table_refresh(*, stage: str) -> bool:
     """Give the stage's table a new generation if it is not what routers were last given; True if it was not."""
     state = stage_lock(stage=stage)
-    changed = _refresh(state)
+    changed = routes_changed(state)
     if changed:
         state.save(update_fields=["digest", "generation"])
     return changed
@@ -72,7 +72,8 @@ def table_stale(state: RouteState, units: Sequence[Unit]) -> bool:
     return state.digest != _digest(table_of(state, units))
 
 
-def _refresh(state: RouteState) -> bool:
+def routes_changed(state: RouteState) -> bool:
+    """Give a locked state a new generation if its table is not what routers were last given; the caller saves it."""
     digest = _digest(table_of(state, units_with_ranks(Unit.objects.filter(stage=state.stage))))
     if digest == state.digest:
         return False
