@@ -71,6 +71,9 @@ class Node(models.Model):
     port_count = models.PositiveIntegerField()
     simulated = models.BooleanField(default=False)
     agent_version = models.CharField(max_length=40, blank=True)
+    gpu_memory_bytes = models.BigIntegerField(default=0)  # of one GPU; 0: its driver does not say
+    driver_version = models.CharField(max_length=40, blank=True)
+    cuda_version = models.CharField(max_length=20, blank=True)  # the newest that the driver runs
     credential_id = models.CharField(max_length=40, unique=True)
     secret_hash = models.CharField(max_length=64)
     cordoned = models.BooleanField(default=False)
@@ -134,6 +137,7 @@ class Unit(models.Model):
     probe_detail = models.TextField(blank=True)  # of the last probe that failed
     attempts = models.JSONField(default=dict)  # how many replicas were made by `role/generation/ordinal`
     failed = models.TextField(blank=True)  # why it cannot heal by itself
+    leaving = models.TextField(blank=True)  # why it is to be replaced elsewhere although it serves: a GPU of it is broken
     created_at = models.DateTimeField()
 
     class Meta:

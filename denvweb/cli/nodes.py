@@ -37,6 +37,9 @@ def _list(as_json: bool) -> None:
         click.echo("No node yet. `denv token join FLEET` makes a token with which the agent of one joins.")
         return
     click.echo(table(rows, right=(2,)))
+    for node in (node for fleet in found for domain in fleet.domains for node in domain.nodes):
+        for trouble in node.troubles:
+            click.echo(paint(f"{node.node}: {trouble}", "warn"))
 
 
 def _row(node: NodeMap) -> list[str]:

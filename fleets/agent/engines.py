@@ -24,5 +24,7 @@ def launch_order(command: LaunchCommand, spec: RankSpec, facts: NodeFacts, engin
         processes.MARK_RANK: spec.rank_id,
         processes.MARK_ENGINE: engine_id,
     }
+    # In the order of the bus, as NVML and denv number them; CUDA's own order puts the fastest first.
+    marks["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     log_path = state.log_path(state_path, spec.rank_id)
     return LaunchOrder(rank_id=spec.rank_id, argv=tuple(command.argv), env=kept | dict(command.env) | marks, log_path=log_path)

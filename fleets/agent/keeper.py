@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from denvweb.core.errors import DenvError
+from denvweb.core.errors import DenvError, UnavailableError
 from denvweb.core.ids import random_id
 from fleets.agent import adoption, logs, ports, probes, ranks, state
 from fleets.agent.diff import Forget, Kill, Start, Terminate, diff, next_due_s, take_desired, waiting_for
@@ -44,12 +44,21 @@ class EngineTools:
 class RankKeeper:
     """The ranks of one node. `on_change` is called when a rank's state changed, so that the control plane hears of it."""
 
-    def __init__(self, facts: NodeFacts, runs: dict[str, Run], tools: EngineTools, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        facts: NodeFacts,
+        runs: dict[str, Run],
+        tools: EngineTools,
+        on_change: Callable[[], None],
+        devices: Callable[[Sequence[int]], tuple[int, ...]] = tuple,
+    ) -> None:
+        """`devices` turns the node's numbers of GPUs into those that CUDA has for them now."""
         self.runs = runs
         self.failures_total = 0  # errors that only a guard caught
         self._facts = facts
         self._tools = tools
         self._on_change = on_change
+        self._devices = devices
         self._strays: tuple[Marked, ...] = ()
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
@@ -150,7 +159,10 @@ class RankKeeper:
 
     def _command(self, run: Run, engine_id: str) -> LaunchCommand:
         adapter = self._tools.adapter_for(run.spec.engine.engine, self._facts.simulated)
-        command = adapter.command(run.spec, speed=self._tools.speed, engine_id=engine_id)
+        spec = replace(run.spec, gpus=self._devices(run.spec.gpus))
+        if len(spec.gpus) < len(run.spec.gpus):
+            raise UnavailableError(f"of GPU {', '.join(map(str, run.spec.gpus))} not all are on the bus")
+        command = adapter.command(spec, speed=self._tools.speed, engine_id=engine_id)
         own = self._tools.programs.get(adapter.name, ())
         return replace(command, argv=with_program(command.argv, adapter.program, own))
 

@@ -9,15 +9,17 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from denvweb.core.backoff import Backoff
 from denvweb.core.errors import DenvError, ForbiddenError, UnavailableError
 from fleets.agent import state
-from fleets.agent.gpus import GpuDriver
+from fleets.agent.gpus.base import GpuDriver
 from fleets.agent.keeper import EngineTools, RankKeeper
 from fleets.agent.link import ControlLink
 from fleets.agent.processes import Marked
 from fleets.agent.state import NodeState
+from fleets.agent.threads import in_daemon_thread
 from fleets.domain.protocol import AgentReport, GpuReport, NodeFacts, NodeSnapshot
 
 log = logging.getLogger(__name__)
@@ -26,7 +28,8 @@ log = logging.getLogger(__name__)
 Rejoin = Callable[["NodeLoop", str], Awaitable[bool]]
 
 _COALESCE_S = 0.1  # changes and pokes that come together are one sync
-_GPUS_EVERY_S = 15.0
+_GPUS_WAIT_S = 1.0  # a sync waits for its GPUs at most so long: a driver that hangs must not make the node look lost
+_GPUS_HUNG_S = 60.0  # a look that takes longer is told as the GPUs' trouble
 _FIRST_SYNC_EVERY_S = 4.0  # until a snapshot says otherwise
 _SYNC_BACKOFF = Backoff(first_s=0.5, cap_s=8.0)
 
@@ -48,10 +51,11 @@ class NodeLoop:
         self._rejoin = rejoin
         self._gpus: tuple[GpuReport, ...] = ()
         self._gpus_at_s = -math.inf
+        self._gpus_look: asyncio.Task[None] | None = None  # under way
         self._facts_told = False
         self._sync_failures = 0
         self._sync_due = asyncio.Event()
-        self.keeper = RankKeeper(facts, dict(kept.runs), tools, on_change=self._sync_due.set)
+        self.keeper = RankKeeper(facts, dict(kept.runs), tools, on_change=self._sync_due.set, devices=driver.devices)
 
     @property
     def credential(self) -> str:
@@ -82,6 +86,8 @@ class NodeLoop:
     async def close(self, *, stop_engines: bool) -> None:
         """After `run` was cancelled: leave the engines running, or end them."""
         await self.keeper.close()
+        if self._gpus_look is not None:
+            self._gpus_look.cancel()
         if stop_engines:
             await self.keeper.stop_engines()
         self._save()
@@ -153,17 +159,28 @@ class NodeLoop:
 
     async def _read_gpus(self) -> None:
         now_s = time.monotonic()
-        if now_s - self._gpus_at_s < (math.inf if self._driver.static else _GPUS_EVERY_S):
-            return
+        if self._gpus_look is None and now_s - self._gpus_at_s >= self._driver.every_s:
+            self._gpus_at_s = now_s
+            self._gpus_look = asyncio.create_task(self._look_at_gpus())
+        if self._gpus_look is not None:
+            await asyncio.wait({self._gpus_look}, timeout=_GPUS_WAIT_S)
+        if self._gpus_look is not None and now_s - self._gpus_at_s > _GPUS_HUNG_S:
+            self._gpus = self._all_gpus_bad(f"the GPU driver has not answered for {now_s - self._gpus_at_s:.0f} s")
+
+    async def _look_at_gpus(self) -> None:
         sessions = {run.process.pid for run in self.keeper.runs.values() if run.process is not None}
         try:
-            read = self._driver.read
-            self._gpus = read(sessions) if self._driver.static else await asyncio.to_thread(read, sessions)
+            look = partial(self._driver.read, sessions)
+            self._gpus = await in_daemon_thread(look) if self._driver.blocking else look()
         except UnavailableError as error:
             # A driver that does not answer is the node's trouble, and must not look like the control plane's.
             log.warning("%s: %s", self.facts.name, error)
-            self._gpus = tuple(GpuReport(index=index, healthy=False, detail=error.detail) for index in range(self.facts.gpus))
-        self._gpus_at_s = now_s
+            self._gpus = self._all_gpus_bad(error.detail)
+        finally:
+            self._gpus_look = None
+
+    def _all_gpus_bad(self, why: str) -> tuple[GpuReport, ...]:
+        return tuple(GpuReport(index=index, healthy=False, detail=why, unsure=True) for index in range(self.facts.gpus))
 
     def _report(self) -> AgentReport:
         return AgentReport(

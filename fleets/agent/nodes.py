@@ -7,8 +7,13 @@ import socket
 from urllib.parse import urlsplit
 
 from denvweb.core.errors import InvalidError
+from fleets.agent import processes
 from fleets.agent.config import Config
-from fleets.agent.gpus import GpuDriver, NvidiaSmi, StatedGpus
+from fleets.agent.gpus.base import GpuDriver, StatedGpus
+from fleets.agent.gpus.memory import GpuMemory
+from fleets.agent.gpus.nvml import Nvml
+from fleets.agent.gpus.simulated import FAULTS_FILE, FaultFile, SimulatedGpus
+from fleets.agent.gpus.smi import NvidiaSmi
 from fleets.domain.protocol import NodeFacts
 
 AGENT_VERSION = "0.1.0"
@@ -33,12 +38,15 @@ def plan_nodes(config: Config) -> tuple[tuple[NodeFacts, GpuDriver], ...]:
 def _simulated(config: Config) -> tuple[tuple[NodeFacts, GpuDriver], ...]:
     found: list[tuple[NodeFacts, GpuDriver]] = []
     port = config.port_base
+    faults = FaultFile(config.state_path / FAULTS_FILE)
     for fleet in config.simulated:
         count = config.node_port_count(fleet.gpus)
         for domain in range(1, fleet.domains + 1):
             for node in range(1, fleet.nodes + 1):
+                name = f"{fleet.fleet}-d{domain:02d}-n{node:02d}"
+                driver = SimulatedGpus(name, fleet.kind, fleet.gpus, faults)
                 facts = NodeFacts(
-                    name=f"{fleet.fleet}-d{domain:02d}-n{node:02d}",
+                    name=name,
                     fleet=fleet.fleet,
                     domain=f"d{domain:02d}",
                     gpu_kind=fleet.kind,
@@ -49,8 +57,9 @@ def _simulated(config: Config) -> tuple[tuple[NodeFacts, GpuDriver], ...]:
                     simulated=True,
                     fabric_spans_nodes=fleet.span,
                     agent_version=AGENT_VERSION,
+                    gpu_memory_bytes=driver.inventory().memory_bytes,
                 )
-                found.append((facts, StatedGpus(kind=fleet.kind, count=fleet.gpus)))
+                found.append((facts, driver))
                 port += count
     return tuple(found)
 
@@ -62,14 +71,17 @@ def _machine(config: Config) -> tuple[NodeFacts, GpuDriver]:
     facts = NodeFacts(
         name=name,
         fleet=config.fleet,
-        domain=config.domain or name,
+        domain=config.domain or inventory.fabric or name,
         gpu_kind=config.gpu_kind or inventory.kind,
         gpus=inventory.count,
         host=config.host or facing_address(config.control),
         port_base=config.port_base,
         port_count=config.node_port_count(inventory.count),
-        fabric_spans_nodes=config.span,
+        fabric_spans_nodes=config.span or bool(inventory.fabric),
         agent_version=AGENT_VERSION,
+        gpu_memory_bytes=inventory.memory_bytes,
+        driver_version=inventory.driver_version,
+        cuda_version=inventory.cuda_version,
     )
     return facts, driver
 
@@ -77,13 +89,13 @@ def _machine(config: Config) -> tuple[NodeFacts, GpuDriver]:
 def _driver(config: Config) -> GpuDriver:
     if config.gpus and config.gpu_kind:
         return StatedGpus(kind=config.gpu_kind, count=config.gpus)
-    smi = NvidiaSmi.find()
-    if smi is None:
+    found = Nvml.find(GpuMemory(config.state_path / "gpus.json", processes.boot_id())) or NvidiaSmi.find()
+    if found is None:
         raise InvalidError(
-            "nvidia-smi is not on the path, so the GPUs of this node are unknown: "
+            "neither NVML (`pip install 'denv[gpu]'`) nor nvidia-smi is there, so the GPUs of this node are unknown: "
             "pass --gpus and --gpu-kind (e.g. --gpus 4 --gpu-kind GB200), or --simulated for nodes without GPUs"
         )
-    return smi
+    return found
 
 
 def facing_address(control: str) -> str:

@@ -83,6 +83,19 @@ class FleetRoom:
         return 0 if self._emptied else sum(not node.usable for domain in self._view.domains for node in domain.nodes)
 
     @property
+    def broken(self) -> int:
+        """Broken GPUs of nodes that would take something new."""
+        return sum(len(node.unfit) - len(node.foreign) for node in self._taking())
+
+    @property
+    def foreign(self) -> int:
+        """GPUs of those nodes whose memory processes hold that are not denv's."""
+        return sum(len(node.foreign) for node in self._taking())
+
+    def _taking(self) -> Iterator[NodeView]:
+        return (node for domain in self._view.domains for node in domain.nodes if node.usable and not self._emptied)
+
+    @property
     def domains(self) -> list[DomainRoom]:
         """All of them, in the fleet's order; they are copied for it."""
         return [self._domain(index) for index in range(len(self.free_by_domain))]

@@ -23,6 +23,7 @@ class GpuReport:
     healthy: bool = True
     foreign_bytes: int = 0  # memory held by processes that are not denv's
     detail: str = ""
+    unsure: bool = False  # its driver does not answer: it takes nothing new, but what serves there may well go on
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,9 @@ class NodeFacts:
     simulated: bool = False
     fabric_spans_nodes: bool = True
     agent_version: str = ""
+    gpu_memory_bytes: int = 0  # of one GPU; 0: its driver does not say
+    driver_version: str = ""
+    cuda_version: str = ""  # the newest that the driver runs
 
 
 @dataclass(frozen=True, slots=True)

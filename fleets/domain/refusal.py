@@ -61,8 +61,7 @@ def _reason(spec: UnitSpec, fleet: FleetView, room: FleetRoom) -> tuple[str, str
 def _short(spec: UnitSpec, fleet: FleetView, room: FleetRoom) -> tuple[str, str, str]:
     """Large enough, but too little of it is free."""
     need, rule = spec.gpus, spec.placement.value
-    out = room.out
-    aside = f"; {out} {'node is' if out == 1 else 'nodes are'} silent or cordoned" if out else ""
+    aside = "".join(f"; {part}" for part in _not_given_out(room))
     if spec.placement is PlacementRule.SAME_DOMAIN:
         best = max(room.free_by_domain)
         sentence = f"fleet {fleet.name} has no domain with {need} GPUs free; serving unit needs {need} ({rule})"
@@ -76,6 +75,16 @@ def _short(spec: UnitSpec, fleet: FleetView, room: FleetRoom) -> tuple[str, str,
     free = room.free
     sentence = f"fleet {fleet.name} has {free} GPUs free; serving unit needs {need} ({rule})"
     return "not-enough-gpus", sentence, f"{needs(spec)}; {free} are free{_by(need - free) or ', but scattered over nodes'}{aside}"
+
+
+def _not_given_out(room: FleetRoom) -> Iterator[str]:
+    """What the fleet has and may not give out."""
+    if out := room.out:
+        yield f"{_count(out, 'node')} {'is' if out == 1 else 'are'} silent or cordoned"
+    if broken := room.broken:
+        yield f"{_count(broken, 'GPU')} {'is' if broken == 1 else 'are'} broken"
+    if foreign := room.foreign:
+        yield f"{_count(foreign, 'GPU')} {'is' if foreign == 1 else 'are'} held by processes that are not denv's"
 
 
 def _by(short: int) -> str:

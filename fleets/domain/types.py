@@ -165,6 +165,7 @@ class NodeView:
     state: NodeState = NodeState.READY
     cordoned: bool = False
     unfit: tuple[int, ...] = ()  # broken, or held by processes that are not denv's: not to be given out when they come free
+    foreign: tuple[int, ...] = ()  # those of `unfit` that are held by others and not broken
 
     @property
     def usable(self) -> bool:

@@ -112,6 +112,7 @@ class GpuCell:
     ordinal: int = 0
     release: str = ""
     first: bool = False  # the first GPU of its replica, where the map writes `P1`
+    trouble: str = ""  # why it may not be given out, whether it is in use or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,9 @@ class NodeMap:
     cells: tuple[GpuCell, ...]
     draining: bool = False  # its units are being replaced elsewhere
     cordon_reason: str = ""
+    troubles: tuple[str, ...] = ()  # of its GPUs, `GPU 2 is broken: Xid 79 (fell off the bus)`
+    driver: str = ""  # `580.95.05, CUDA 13.0`
+    gpu_memory_bytes: int = 0  # of one GPU; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from fleets.domain.scaling.drained import SCALE_IN_DEADLINE_S, finished
 from fleets.domain.types import NodeState, PoolSpec, RankDesired, RankState, Role, UnitSpec
 from fleets.domain.views import ReplicaState
 from fleets.models import Replica, Unit
-from fleets.selectors.rows import current, facts_of, leader_of, state_of
+from fleets.selectors.rows import broken_under, current, facts_of, leader_of, state_of
 
 
 @dataclass(slots=True)
@@ -19,6 +19,7 @@ class Needs:
 
     start: list[Replica] = field(default_factory=list)  # gangs that are complete
     replace: list[tuple[Replica, str]] = field(default_factory=list)  # and why
+    sick: list[tuple[Replica, str]] = field(default_factory=list)  # on a broken GPU, though they may serve
     surplus: list[Replica] = field(default_factory=list)  # of another generation, or over the number and with nothing left to finish
     drain: list[Replica] = field(default_factory=list)  # over the number, and serving still
     idle: list[Replica] = field(default_factory=list)  # drained, as far as they say themselves; the routers must agree
@@ -29,10 +30,10 @@ class Needs:
     stop: bool = False  # its drain is over time
     bury: bool = False  # something of it has stopped
 
-    def anything(self, said: str) -> bool:
-        """Whether there is anything to do; `said` is what the unit says so far of why it fails."""
+    def anything(self, unit: Unit) -> bool:
+        """Whether there is anything to do for `unit`, or anything new to say of it."""
         work = (self.start, self.replace, self.surplus, self.drain, self.idle, self.recall, self.missing, self.stop, self.bury)
-        return any(work) or self.failed != said
+        return any(work) or bool(self.sick or unit.leaving) or self.failed != unit.failed
 
 
 def look_at(unit: Unit, spec: UnitSpec, now: datetime) -> Needs:
@@ -78,6 +79,8 @@ def _look_at_pool(unit: Unit, pool: PoolSpec, needs: Needs, now: datetime) -> No
             needs.surplus.append(replica)
         else:
             here[replica.ordinal] = replica
+            if trouble := broken_under(replica):
+                needs.sick.append((replica, f"{replica.role} {replica.ordinal + 1}: {trouble}"))
     for ordinal in wanted:
         if ordinal in here:
             _look_at_replica(here[ordinal], needs, now)

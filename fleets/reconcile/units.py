@@ -10,20 +10,12 @@ from django.db import transaction
 
 from denvweb.core.errors import ConflictError
 from denvweb.wake import wake
-from fleets.domain.placement import Refusal, place_unit
-from fleets.domain.types import (
-    FleetView,
-    PlacementRule,
-    PoolSpec,
-    RankDesired,
-    RankPlacement,
-    ReplicaPlacement,
-    UnitPlacement,
-    UnitSpec,
-)
+from fleets.domain.placement import Refusal
+from fleets.domain.types import RankDesired, UnitSpec
 from fleets.models import GpuClaim, Rank, Replica, Unit, generation_next
 from fleets.reconcile.look import Needs, look_at
-from fleets.selectors.fleets import fleet_views
+from fleets.reconcile.room import kept, place_of, place_replica
+from fleets.reconcile.sick import mend_sick
 from fleets.selectors.routing import routers_view
 from fleets.selectors.rows import spec_of, units_with_ranks
 from fleets.services.burial import replica_bury, unit_bury
@@ -37,7 +29,7 @@ def units_look(now: datetime) -> None:
     """Look at all units without a lock, and take those that need something one by one under their stage's lock."""
     keeping = set(GpuClaim.objects.filter(rank=None).values_list("unit_id", flat=True))
     for unit in units_with_ranks(Unit.objects.all()):
-        if look_at(unit, spec_of(unit), now).anything(unit.failed) or unit.id in keeping:
+        if look_at(unit, spec_of(unit), now).anything(unit) or unit.id in keeping:
             with transaction.atomic():
                 _tend(unit.id, unit.stage, now)
 
@@ -63,6 +55,7 @@ def _tend(unit_id: str, stage: str, now: datetime) -> None:
         gang_start(replica=replica, now=now)
     _recall(unit, needs, now)
     _drain(unit, needs, now)
+    mend_sick(unit, spec, needs)
     _end(unit, needs, now)
     _fill(unit, spec, needs, now)
     _say_failed(unit, needs.failed)
@@ -129,10 +122,10 @@ def _fill(unit: Unit, spec: UnitSpec, needs: Needs, now: datetime) -> None:
         if not needs.replace:
             GpuClaim.objects.filter(unit=unit, rank=None).delete()
         return
-    fleet, freed = _place_of(unit), _kept(unit)
+    fleet, freed = place_of(unit), kept(unit)
     launches: list[Launch] = []
     for pool, ordinal in needs.missing:
-        placed = _place(spec, pool, fleet, freed, [launch.placement for launch in launches])
+        placed = place_replica(spec, pool, fleet, freed, [launch.placement for launch in launches])
         if isinstance(placed, Refusal):
             if not needs.leaving and not needs.replace and ordinal < pool.needed:
                 needs.failed = f"no room for {pool.role.value} {ordinal + 1} in {unit.domain or unit.fleet_id}: {placed.arithmetic}"
@@ -150,34 +143,6 @@ def _launch(unit: Unit, launches: Sequence[Launch], needs: Needs, now: datetime)
         needs.failed = needs.failed or error.detail
         return
     _changed(unit)
-
-
-def _place_of(unit: Unit) -> FleetView:
-    """The unit's fleet, cut down to its domain if it has one."""
-    fleet = fleet_views(names=[unit.fleet_id])[0]
-    if not unit.domain:
-        return fleet
-    return replace(fleet, domains=tuple(domain for domain in fleet.domains if domain.name == unit.domain))
-
-
-def _kept(unit: Unit) -> UnitPlacement:
-    """The GPUs that are kept for the unit, as a placement that may be given out again."""
-    gpus: dict[str, list[int]] = {}
-    for node, index in GpuClaim.objects.filter(unit=unit, rank=None).order_by("node_id", "gpu_index").values_list("node_id", "gpu_index"):
-        gpus.setdefault(node, []).append(index)
-    ranks = tuple(RankPlacement(node, tuple(indices)) for node, indices in gpus.items())
-    return UnitPlacement(unit.fleet_id, unit.domain, (ReplicaPlacement(spec_of(unit).pools[0].role, 0, ranks),))
-
-
-def _place(
-    spec: UnitSpec, pool: PoolSpec, fleet: FleetView, kept: UnitPlacement, before: Sequence[ReplicaPlacement]
-) -> ReplicaPlacement | Refusal:
-    """One replica beside those placed before it in the same pass."""
-    rule = PlacementRule.SAME_DOMAIN if len(fleet.domains) == 1 else spec.placement
-    alone = replace(spec, pools=(replace(pool, replicas=1),), placement=rule)
-    taken = UnitPlacement(fleet.name, "", tuple(before))
-    placed = place_unit(alone, [fleet], freed=[kept], taken=[taken])
-    return placed if isinstance(placed, Refusal) else placed.replicas[0]
 
 
 def _say_failed(unit: Unit, failed: str) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from denvweb.core import wire
+from denvweb.core.units import format_bytes
 from fleets.domain.protocol import GpuReport
 from fleets.domain.types import DomainView, FleetView, NodeState, NodeView, Role
 from fleets.domain.views import DomainMap, FleetMap, GpuCell, NodeMap
@@ -18,11 +20,24 @@ _CELL = (
 )
 
 
-def unfit_gpus(node: Node) -> dict[int, str]:
-    """GPUs that may not be given out: `broken`, or `foreign` when processes that are not denv's hold their memory."""
-    reports = wire.from_plain(node.gpu_reports, tuple[GpuReport, ...])
-    broken = {report.index: "broken" for report in reports if not report.healthy}
-    return {report.index: "foreign" for report in reports if report.foreign_bytes > FOREIGN_BYTES_MAX} | broken
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """Why a GPU may not be given out: `broken`, or `foreign` when processes that are not denv's hold its memory."""
+
+    state: str
+    trouble: str
+    unsure: bool = False  # only its driver is silent
+
+
+def unfit_gpus(node: Node) -> dict[int, Unfit]:
+    """Those of a node by their numbers, as its agent last reported them."""
+    found = {}
+    for report in wire.from_plain(node.gpu_reports, tuple[GpuReport, ...]):
+        if not report.healthy:
+            found[report.index] = Unfit("broken", f"broken: {report.detail}" if report.detail else "broken", report.unsure)
+        elif report.foreign_bytes > FOREIGN_BYTES_MAX:
+            found[report.index] = Unfit("foreign", f"held by processes that are not denv's: {format_bytes(report.foreign_bytes)}")
+    return found
 
 
 def _grouped(nodes: Sequence[Node], domains: Sequence[Domain]) -> tuple[dict[str, list[Domain]], dict[str, list[Node]]]:
@@ -76,9 +91,11 @@ def fleet_views(*, names: Sequence[str] | None = None) -> tuple[FleetView, ...]:
 
 
 def _node_view(node: Node, claimed: set[int]) -> NodeView:
-    unfit = tuple(sorted(unfit_gpus(node))) if node.gpu_reports else ()
+    said = unfit_gpus(node) if node.gpu_reports else {}
+    unfit = tuple(sorted(said))
+    foreign = tuple(index for index in unfit if said[index].state == "foreign")
     free = tuple(index for index in range(node.gpus) if index not in claimed and index not in unfit)
-    return NodeView(node.name, node.gpus, free, NodeState(node.state), node.cordoned, unfit)
+    return NodeView(node.name, node.gpus, free, NodeState(node.state), node.cordoned, unfit, foreign)
 
 
 def fleet_maps(*, names: Sequence[str] | None = None) -> tuple[FleetMap, ...]:
@@ -116,9 +133,26 @@ def _domain_map(domain: Domain, nodes: Sequence[Node], cells: dict[str, dict[int
 
 def _node_map(node: Node, used: dict[int, GpuCell]) -> NodeMap:
     unfit = unfit_gpus(node) if node.gpu_reports else {}
-    cells = tuple(used.get(index) or GpuCell(index, unfit.get(index, "free")) for index in range(node.gpus))
-    state = NodeState(node.state)
-    return NodeMap(node.name, state, node.cordoned, node.last_report_at, cells, node.draining, node.cordon_reason)
+    cells = tuple(_cell(index, used.get(index), unfit.get(index)) for index in range(node.gpus))
+    return NodeMap(
+        node=node.name,
+        state=NodeState(node.state),
+        cordoned=node.cordoned,
+        last_report_at=node.last_report_at,
+        cells=cells,
+        draining=node.draining,
+        cordon_reason=node.cordon_reason,
+        troubles=tuple(f"GPU {cell.index} is {cell.trouble}" for cell in cells if cell.trouble),
+        driver=", ".join(part for part in (node.driver_version, node.cuda_version and f"CUDA {node.cuda_version}") if part),
+        gpu_memory_bytes=node.gpu_memory_bytes,
+    )
+
+
+def _cell(index: int, used: GpuCell | None, unfit: Unfit | None) -> GpuCell:
+    """A GPU that is in use and broken is shown as in use, with its trouble; of what denv runs there nothing is foreign."""
+    if used is not None:
+        return replace(used, trouble=unfit.trouble) if unfit is not None and unfit.state == "broken" else used
+    return GpuCell(index, "free") if unfit is None else GpuCell(index, unfit.state, trouble=unfit.trouble)
 
 
 def _used_cell(claim: GpuClaim) -> GpuCell:

@@ -11,9 +11,10 @@ from fleets.domain.gang import RankFact, replica_state
 from fleets.domain.types import NodeState, PoolSpec, RankDesired, RankState, UnitSpec
 from fleets.domain.views import ReplicaState
 from fleets.models import Rank, Replica, Unit
+from fleets.selectors.fleets import unfit_gpus
 
 _RANK = ("id", "replica_id", "node_id", "index", "gpus", "port", "state", "detail", "restarts", "engine_id", "gauges")
-_NODE = ("node__name", "node__host", "node__state", "node__generation", "node__observed_generation", "node__draining")
+_NODE = ("node__name", "node__host", "node__state", "node__generation", "node__observed_generation", "node__draining", "node__gpu_reports")
 
 
 def units_with_ranks(units: QuerySet[Unit]) -> list[Unit]:
@@ -49,7 +50,17 @@ def current(unit: Unit, pool: PoolSpec) -> list[Replica]:
 def leaving(unit: Unit) -> str:
     """Why the unit is to be replaced elsewhere although it serves; empty when it is not."""
     nodes = {rank.node_id for replica in unit.replicas.all() if not replica.retired for rank in replica.ranks.all() if rank.node.draining}
-    return f"{', '.join(sorted(nodes))} {'is' if len(nodes) == 1 else 'are'} being drained" if nodes else ""
+    return f"{', '.join(sorted(nodes))} {'is' if len(nodes) == 1 else 'are'} being drained" if nodes else unit.leaving
+
+
+def broken_under(replica: Replica) -> str:
+    """The first broken GPU under a replica, `GPU 2 of n01 is broken: Xid 79`; empty when all are sound."""
+    for rank in replica.ranks.all():
+        unfit = unfit_gpus(rank.node) if rank.node.gpu_reports else {}
+        for index in rank.gpus:
+            if index in unfit and unfit[index].state == "broken" and not unfit[index].unsure:
+                return f"GPU {index} of {rank.node_id} is {unfit[index].trouble}"
+    return ""
 
 
 def unit_ready(unit: Unit, spec: UnitSpec) -> bool:

@@ -19,7 +19,10 @@ from metrics.services import event_append
 
 JOIN_TOKEN_TTL_S = 3600.0
 _FLEET_NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
-_FACTS = ["gpus", "host", "port_base", "port_count", "simulated", "agent_version"]
+_FACTS = [
+    *("gpus", "host", "port_base", "port_count", "simulated", "agent_version"),
+    *("gpu_memory_bytes", "driver_version", "cuda_version"),
+]
 
 
 def join_token_create(*, fleet: str, created_by: str, ttl_s: float = JOIN_TOKEN_TTL_S) -> str:

@@ -19,6 +19,7 @@ from fleets.domain.protocol import AgentReport, NodeFacts, NodeSnapshot, RankRep
 from fleets.domain.types import NodeState, RankDesired, RankState
 from fleets.domain.views import ReplicaState
 from fleets.models import Node, Rank, Replica, Unit
+from fleets.selectors.fleets import Unfit, unfit_gpus
 from fleets.selectors.rows import facts_of, state_of
 from fleets.selectors.snapshot import node_snapshot
 from fleets.services.burial import replica_bury, unit_bury
@@ -30,7 +31,8 @@ from metrics.services import event_append
 _DETAIL_MAX = 4000  # characters: a dead rank's last log lines, not its log
 _TOLD = ["state", "state_at", "engine_id", "detail", "restarts", "pid", "gauges"]
 _LISTED = (ReplicaState.READY, ReplicaState.DRAINING)  # what a routing table speaks of
-_LIVE_FACTS = ("host", "port_base", "port_count", "agent_version")  # those that may change without joining again
+# Those that may change without joining again.
+_LIVE_FACTS = ("host", "port_base", "port_count", "agent_version", "gpu_memory_bytes", "driver_version", "cuda_version")
 
 
 @dataclass(slots=True)
@@ -41,11 +43,12 @@ class _News:
     turned: dict[str, RankState | None] = field(default_factory=dict)  # rank id -> what it was
     node: dict[str, Any] = field(default_factory=dict)
     moved: bool = False  # the node's own state or place changed
+    gpus: list[str] = field(default_factory=list)  # a sentence for each GPU that may not be used any more, or may again
 
     @property
     def matters(self) -> bool:
         """Whether more than figures changed."""
-        return bool(self.turned) or self.moved
+        return bool(self.turned or self.moved or self.gpus)
 
 
 def report_take(*, credential: str, report: AgentReport, now: datetime | None = None) -> NodeSnapshot:
@@ -90,8 +93,9 @@ def _compare(node: Node, report: AgentReport, now: datetime) -> _News:
     if node.state != NodeState.READY:
         news.node["state"], news.moved = NodeState.READY, True
     plain = [wire.to_plain(gpu) for gpu in report.gpus if not gpu.healthy or gpu.foreign_bytes]
-    if plain != node.gpu_reports:
-        news.node["gpu_reports"] = plain
+    if report.gpus and plain != node.gpu_reports:  # an agent that has not looked yet says nothing
+        before, node.gpu_reports = unfit_gpus(node), plain
+        news.node["gpu_reports"], news.gpus = plain, _gpu_news(before, unfit_gpus(node))
     if report.facts is not None:
         _compare_facts(node, report.facts, news)
     said = {rank.rank_id: rank for rank in report.ranks}
@@ -101,6 +105,12 @@ def _compare(node: Node, report: AgentReport, now: datetime) -> _News:
         elif report.observed_generation >= node.generation:
             _miss_rank(rank, news, now)
     return news
+
+
+def _gpu_news(before: Mapping[int, Unfit], now: Mapping[int, Unfit]) -> list[str]:
+    """What became of each GPU; that others hold more or less of its memory by now is no news."""
+    news = [f"GPU {index} is {unfit.trouble}" for index, unfit in now.items() if index not in before or before[index].state != unfit.state]
+    return news + [f"GPU {index} may be used again" for index in before if index not in now]
 
 
 def _compare_facts(node: Node, facts: NodeFacts, news: _News) -> None:
@@ -166,6 +176,10 @@ def _apply(node: Node, report: AgentReport, news: _News, now: datetime) -> None:
     for stage in stages:
         if news.moved or stage in changed:
             table_refresh(stage=stage)
+    if news.gpus:
+        sentence = f"node {node.name}: {'; '.join(news.gpus)}"
+        event_append(kind="node.gpus", sentence=sentence, level="warn", fleet=node.domain.fleet_id)
+        wake("fleets.reconcile")
     if news.moved and node.state == NodeState.LOST:
         fleet = node.domain.fleet_id
         event_append(kind="node.back", sentence=f"node {node.name} reports again", fleet=fleet)

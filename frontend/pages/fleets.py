@@ -108,15 +108,12 @@ def _runs(node: NodeMap) -> str:
 
 
 def _reason(fleet: FleetMap, node: NodeMap) -> str:
-    broken = sum(cell.state == "broken" for cell in node.cells)
-    foreign = sum(cell.state == "foreign" for cell in node.cells)
     parts = [
         "healing is frozen" if fleet.frozen and node.state in (NodeState.SUSPECT, NodeState.LOST) else "",
         "its replicas are replaced" if not fleet.frozen and node.state is NodeState.LOST else "",
         "its report is late" if not fleet.frozen and node.state is NodeState.SUSPECT else "",
         "takes nothing new" if node.cordoned else "",
-        f"{words.plural(broken, 'GPU')} broken" if broken else "",
-        f"{words.plural(foreign, 'GPU')} held by other processes" if foreign else "",
+        *node.troubles,
         "its agent has not reported yet" if node.state is NodeState.NEW else "",
     ]
     return "; ".join(part for part in parts if part)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from denvweb.core.errors import InvalidError, UnavailableError
-from fleets.agent import gpus
 from fleets.agent.config import Config, SimulatedFleet, parse_config, parse_simulated
-from fleets.agent.gpus import Inventory, NvidiaSmi
+from fleets.agent.gpus import smi as gpus
+from fleets.agent.gpus.base import Inventory
+from fleets.agent.gpus.smi import NvidiaSmi
 from fleets.agent.main import main
 from fleets.agent.nodes import facing_address, plan_nodes
 from fleets.domain.protocol import GpuReport

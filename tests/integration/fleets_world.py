@@ -13,6 +13,7 @@ from fleets.domain.placement import place_unit
 from fleets.domain.protocol import (
     AgentReport,
     ConditionalPolicy,
+    GpuReport,
     JoinRequest,
     NodeFacts,
     NodeSnapshot,
@@ -88,10 +89,11 @@ class Agent:
     snapshot: NodeSnapshot = field(default_factory=lambda: NodeSnapshot(node="", generation=0))
     states: dict[str, RankReport] = field(default_factory=dict)  # over what it would say as told
     gauges: dict[str, float] = field(default_factory=lambda: {"kv_use": 0.5, "running": 2.0})  # of every engine on it
+    gpus: tuple[GpuReport, ...] = ()
 
     def report(self, now: datetime) -> AgentReport:
         ranks = tuple(self._rank(rank) for rank in self.snapshot.ranks)
-        return AgentReport(self.facts.name, self.boot, self.snapshot.generation, now.timestamp(), ranks=ranks)
+        return AgentReport(self.facts.name, self.boot, self.snapshot.generation, now.timestamp(), gpus=self.gpus, ranks=ranks)
 
     def _rank(self, rank: RankSpec) -> RankReport:
         state = _AS_TOLD[rank.desired]

@@ -1,15 +1,15 @@
-"""What GPUs a node has and how they are: as stated by flags, or as nvidia-smi says."""
+"""GPUs by nvidia-smi, where NVML's binding is not installed: what it prints has no Xid errors and no fabric."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from denvweb.core.errors import UnavailableError
+from fleets.agent.gpus.base import Inventory
 from fleets.domain.protocol import GpuReport
 
 _SMI_TIMEOUT_S = 20.0
@@ -17,50 +17,12 @@ _MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Inventory:
-    """GPUs of one kind."""
-
-    kind: str
-    count: int
-
-
-class GpuDriver(Protocol):
-    """Where GPUs are looked up. Both calls may block for seconds: run them outside the event loop."""
-
-    @property
-    def static(self) -> bool:
-        """Whether `read` always says the same, so that asking once is enough."""
-
-    def inventory(self) -> Inventory:
-        """Kind and number; UnavailableError when they cannot be found out."""
-
-    def read(self, own_sessions: Collection[int]) -> tuple[GpuReport, ...]:
-        """Health, and memory held by processes outside `own_sessions` (each engine leads a session of its own)."""
-
-
-@dataclass(frozen=True, slots=True)
-class StatedGpus:
-    """GPUs that somebody vouches for: of simulated nodes, and where no driver can be asked."""
-
-    kind: str
-    count: int
-    static: bool = True
-
-    def inventory(self) -> Inventory:
-        """What was stated."""
-        return Inventory(kind=self.kind, count=self.count)
-
-    def read(self, own_sessions: Collection[int]) -> tuple[GpuReport, ...]:
-        """All healthy."""
-        return tuple(GpuReport(index=index) for index in range(self.count))
-
-
-@dataclass(frozen=True, slots=True)
 class NvidiaSmi:
     """Asks NVIDIA's own tool."""
 
     path: str
-    static: bool = False
+    every_s: float = 15.0
+    blocking: bool = True
 
     @classmethod
     def find(cls) -> NvidiaSmi | None:
@@ -82,6 +44,10 @@ class NvidiaSmi:
         apps = self._rows("--query-compute-apps=gpu_uuid,pid,used_memory")
         own_pids = {int(pid) for _, pid, _ in apps if pid.isdigit() and _session(int(pid)) in own_sessions}
         return gpu_reports(gpus, apps, own_pids)
+
+    def devices(self, gpus: Sequence[int]) -> tuple[int, ...]:
+        """As they are numbered."""
+        return tuple(gpus)
 
     def _rows(self, query: str) -> list[list[str]]:
         argv = [self.path, query, "--format=csv,noheader,nounits"]
