@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from denvweb.failpoints import reach
@@ -115,12 +115,13 @@ def _drained(units: tuple[UnitView, ...], stable: UnitSpec, replicas: int, spec:
 
 
 def _under_way(row: Stage) -> bool:
-    """Whether a rollout has the stage's units in hand; one that waits for its turn has not."""
+    """Whether a rollout has the stage's units in hand; one that waits for its turn has not, unless it leaves a superseded one."""
     return _rollouts_under_way().filter(stage=row).exists()
 
 
 def _rollouts_under_way() -> QuerySet[Rollout]:
-    return Rollout.objects.exclude(state__in=[*Rollout.ENDED, Rollout.State.PENDING])
+    leaves = Q(data__left__release__isnull=False)
+    return Rollout.objects.exclude(state__in=Rollout.ENDED).filter(~Q(state=Rollout.State.PENDING) | leaves)
 
 
 def _warm_until(row: Stage) -> datetime | None:

@@ -107,9 +107,13 @@ def dry_run(client: Client, text: str, stage: str) -> DryRunView:
 @click.option("--dry-run", "only_check", is_flag=True, help="Say whether it fits and what would happen; change nothing.")
 @click.option("--stage", default="", help="Only this stage of the file.")
 @click.option("--note", default="", help="A sentence for the release's history.")
+@click.option("--supersede", is_flag=True, help="End a rollout in flight and take its place; what it brought is taken away first.")
+@click.option("--break-glass", default="", metavar="REASON", help="Begin in spite of freeze windows; the journal and all channels say so.")
 @click.option("--wait", is_flag=True, help="Follow the rollouts to their end; exit status 1 unless all succeed.")
 @json_option
-def release(path: Path, only_check: bool, stage: str, note: str, wait: bool, as_json: bool) -> None:
+def release(
+    path: Path, only_check: bool, stage: str, note: str, supersede: bool, break_glass: str, wait: bool, as_json: bool
+) -> None:  # fmt: skip
     """Check a release file against the fleets, and roll it out stage by stage.
 
     Exit status 0: it fits (or is under way), 1: it does not fit, 2: the file itself is wrong.
@@ -124,7 +128,8 @@ def release(path: Path, only_check: bool, stage: str, note: str, wait: bool, as_
         else:
             _print_dry_run(view)
         sys.exit(2 if view.file_errors else 1 if view.error_count else 0)
-    answer = client.post("releases", dict[str, Any], {"yaml": text, "stage": stage, "note": note})
+    body = {"yaml": text, "stage": stage, "note": note, "supersede": supersede, "break_glass": break_glass}
+    answer = client.post("releases", dict[str, Any], body)
     created, rollouts = wire.from_plain(answer["release"], ReleaseView), [wire.from_plain(row, RolloutView) for row in answer["rollouts"]]
     if not as_json:
         click.echo(f"release {created.number} of {created.model} accepted")

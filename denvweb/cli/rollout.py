@@ -144,11 +144,12 @@ def _act(stage: str, action: str, body: dict[str, object], as_json: bool) -> Non
 @click.argument("stage", metavar="MODEL/STAGE")
 @click.option("--full", is_flag=True, help="Skip what is left of the steps; needs --reason.")
 @click.option("--reason", default="", help="Why, for the journal.")
+@click.option("--break-glass", default="", metavar="REASON", help="Go on in spite of freeze windows; the journal and all channels say so.")
 @json_option
-def promote(stage: str, full: bool, reason: str, as_json: bool) -> None:
+def promote(stage: str, full: bool, reason: str, break_glass: str, as_json: bool) -> None:
     """Approve the next step, or end a hold early."""
     seen = _current(Client(), stage).generation  # what this person decided on; a newer state refuses the promotion
-    _act(stage, "promote", {"generation": seen, "full": full, "reason": reason}, as_json)
+    _act(stage, "promote", {"generation": seen, "full": full, "reason": reason, "break_glass": break_glass}, as_json)
 
 
 @rollout.command()

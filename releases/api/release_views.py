@@ -21,7 +21,7 @@ from releases.selectors.releases import PAGE, diff_view, dry_run_view, recipes_v
 from releases.selectors.rollouts import rollout_view
 from releases.services.access import access_release
 from releases.services.dry_runs import dry_run_create
-from releases.services.releases import release_create
+from releases.services.releases import How, release_create
 
 MOST_PER_PAGE = 500
 
@@ -36,11 +36,16 @@ class DryRunRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRequest:
-    """A spec file to be made a release; `note` says why."""
+    """A spec file to be made a release; `note` says why.
+
+    `supersede` ends a rollout in flight and takes its place. `break_glass`, a reason, begins in spite of a freeze window.
+    """
 
     yaml: str
     stage: str = ""
     note: str = ""
+    supersede: bool = False
+    break_glass: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +114,10 @@ class ReleasesView(APIView):
     @idempotent
     def post(self, request: Request) -> Response:
         wanted = wire.from_plain(request.data, ReleaseRequest)
-        access_release(request.user, wanted.yaml, Action.START)
+        access_release(request.user, wanted.yaml, Action.START, break_glass=wanted.break_glass)
         user, via = request.user.get_username(), via_of(request)
-        created = release_create(yaml=wanted.yaml, actor=user, via=via, only_stage=wanted.stage, note=wanted.note)
+        how = How(supersede=wanted.supersede, break_glass=wanted.break_glass)
+        created = release_create(yaml=wanted.yaml, actor=user, via=via, only_stage=wanted.stage, note=wanted.note, how=how)
         release = release_view(model=created.release.model.name, number=created.release.number)
         rollouts = tuple(rollout_view(id=rollout.pk) for rollout in created.rollouts)
         return Response(wire.to_plain(CreatedView(release, rollouts)), status=201)

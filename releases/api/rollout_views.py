@@ -36,11 +36,15 @@ class RollbackBody:
 
 @dataclass(frozen=True, slots=True)
 class PromoteBody:
-    """The rollout's generation as the person saw it; `full` skips all further watches, and needs a reason."""
+    """The rollout's generation as the person saw it; `full` skips all further watches, and needs a reason.
+
+    `break_glass`, a reason, has the rollout go on in spite of freeze windows.
+    """
 
     generation: int | None = None
     reason: str = ""
     full: bool = False
+    break_glass: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +112,14 @@ class PromoteView(APIView):
         """Approve the next step, or end the present watch. Refused with `stale-generation` when the rollout has moved on."""
         body, stage = _body(request, PromoteBody), f"{model}/{name}"
         generation = access.access_promote(request.user, stage, generation=body.generation, full=body.full)
+        access.access_break_glass(request.user, model, body.break_glass)
         return _answer(
             rollouts.rollout_promote(
                 stage=stage,
                 generation=generation,
                 reason=body.reason,
                 full=body.full,
+                break_glass=body.break_glass,
                 actor=_actor(request),
                 via=via_of(request),
             )

@@ -9,6 +9,7 @@ from fleets.domain.types import FleetView, UnitPlacement, UnitSpec
 from fleets.domain.views import UnitView
 from releases.domain.diff import touches
 from releases.domain.findings import Severity, all_simulated, has_errors, refusal_findings, release_findings, stage_findings, stage_subject
+from releases.domain.freezes import Frozen
 from releases.domain.plan import MoveKind, StagePlan, plan_stage
 from releases.domain.recipes import Catalog
 from releases.domain.spec_types import ReleaseFile, StageSpec
@@ -35,6 +36,10 @@ class World:
     catalog: Catalog
     fleets: tuple[FleetView, ...]
     stages: Mapping[str, StageNow] = field(default_factory=dict)  # by name; a stage that is new is not there
+    frozen: Mapping[str, Frozen] = field(default_factory=dict)  # by name, those that are frozen now
+    first: str = ""  # the stage in which the release would begin at once
+    supersede: bool = False  # a rollout in flight is superseded
+    break_glass: bool = False  # freeze windows are passed over
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +71,8 @@ def check_stage(file: ReleaseFile, stage: StageSpec, number: int, world: World) 
         return StageResult(())
     found = list(stage_findings(file, stage, recipe, world.fleets))
     now = world.stages.get(stage.name, StageNow())
-    if now.rollout:
-        sentence = f"rollout {now.rollout} is in flight; wait for its end, or abort it first"
-        found.append(_finding(stage, Severity.ERROR, "rollout-in-flight", sentence))
+    found.extend(_in_flight(stage, now, world))
+    found.extend(_frozen(stage, world))
     if has_errors(found):
         return StageResult(tuple(found))
     plan = stage_plan(file, stage, number, world)
@@ -76,6 +80,29 @@ def check_stage(file: ReleaseFile, stage: StageSpec, number: int, world: World) 
         return StageResult((*found, *refusal_findings(stage, plan.refusal)))
     placed = _finding(stage, Severity.OK, "placed", _where(plan, stage, now, world.fleets))
     return StageResult((*found, placed, *_surge(stage, plan, world)), plan.view)
+
+
+def _in_flight(stage: StageSpec, now: StageNow, world: World) -> Sequence[FindingView]:
+    if not now.rollout:
+        return ()
+    if world.supersede:
+        sentence = f"rollout {now.rollout} is in flight and superseded: what it brought is taken away before this release begins"
+        return (_finding(stage, Severity.WARN, "rollout-superseded", sentence),)
+    sentence = f"rollout {now.rollout} is in flight; wait for its end, abort it, or release with --supersede"
+    return (_finding(stage, Severity.ERROR, "rollout-in-flight", sentence),)
+
+
+def _frozen(stage: StageSpec, world: World) -> Sequence[FindingView]:
+    """Refused where it would begin now; a stage that comes later waits until it is not frozen any more."""
+    frozen = world.frozen.get(stage.name)
+    if frozen is None:
+        return ()
+    if world.break_glass:
+        return (_finding(stage, Severity.WARN, "frozen", f"{frozen.sentence}; the glass is broken, so it begins all the same"),)
+    if stage.name == world.first:
+        sentence = f"{frozen.sentence}; wait for its end, or release with --break-glass and a reason"
+        return (_finding(stage, Severity.ERROR, "frozen", sentence),)
+    return (_finding(stage, Severity.WARN, "frozen", f"{frozen.sentence}; what is to begin here before then waits for that"),)
 
 
 def stage_plan(file: ReleaseFile, stage: StageSpec, number: int, world: World) -> StagePlan:

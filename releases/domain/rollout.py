@@ -2,7 +2,7 @@
 
     PENDING -> ROLLING <-> HELD(reason) -> BAKING -> SUCCEEDED
     any of them -> ROLLING_BACK -> ROLLED_BACK, or ROLLBACK_BLOCKED(reason), which goes on trying
-    PENDING -> SUPERSEDED
+    any going forward -> SUPERSEDED, when a newer release takes its place; PENDING also when its turn never comes
 
 The order is always: bring up, ready, probed by a real request, routers confirm, shift, routers confirm, drain, stop. Calling
 `step` twice, late, or after a crash between two ticks is harmless: each move looks at what is there and asks for what lacks.
@@ -19,6 +19,8 @@ from releases.domain.gates import Judgement, Ruling, judge
 from releases.domain.plan import Move, MoveKind
 from releases.domain.plan_words import number
 from releases.domain.rollout_forward import HANDLERS, Outcome
+from releases.domain.rollout_freeze import stopped_by_freeze
+from releases.domain.rollout_settle import settle
 from releases.domain.rollout_types import (
     BACKWARD,
     ENDED,
@@ -35,10 +37,10 @@ from releases.domain.rollout_types import (
 from releases.domain.rollout_units import crash_loops, of_release, serving, silent
 
 EDGES: Mapping[Phase, frozenset[Phase]] = {
-    Phase.PENDING: frozenset({Phase.ROLLING, Phase.SUPERSEDED, Phase.ROLLED_BACK}),
-    Phase.ROLLING: frozenset({Phase.HELD, Phase.BAKING, Phase.SUCCEEDED, Phase.ROLLING_BACK}),
-    Phase.HELD: frozenset({Phase.ROLLING, Phase.BAKING, Phase.SUCCEEDED, Phase.ROLLING_BACK}),
-    Phase.BAKING: frozenset({Phase.ROLLING, Phase.HELD, Phase.SUCCEEDED, Phase.ROLLING_BACK}),
+    Phase.PENDING: frozenset({Phase.ROLLING, Phase.SUPERSEDED, Phase.ROLLED_BACK, Phase.ROLLING_BACK}),
+    Phase.ROLLING: frozenset({Phase.HELD, Phase.BAKING, Phase.SUCCEEDED, Phase.ROLLING_BACK, Phase.SUPERSEDED}),
+    Phase.HELD: frozenset({Phase.ROLLING, Phase.BAKING, Phase.SUCCEEDED, Phase.ROLLING_BACK, Phase.SUPERSEDED}),
+    Phase.BAKING: frozenset({Phase.ROLLING, Phase.HELD, Phase.SUCCEEDED, Phase.ROLLING_BACK, Phase.SUPERSEDED}),
     Phase.SUCCEEDED: frozenset(),
     Phase.ROLLING_BACK: frozenset({Phase.ROLLED_BACK, Phase.ROLLBACK_BLOCKED}),
     Phase.ROLLED_BACK: frozenset(),
@@ -47,7 +49,7 @@ EDGES: Mapping[Phase, frozenset[Phase]] = {
 }
 """Every edge there is, staying aside. None leads forward out of ROLLING_BACK."""
 
-_CLOCK_STOPS = frozenset({Reason.MANUAL, Reason.WEIGHTS_UNVERIFIED})
+_CLOCK_STOPS = frozenset({Reason.MANUAL, Reason.FROZEN, Reason.WEIGHTS_UNVERIFIED})
 
 
 def step(state: RolloutState, obs: Observations, now: datetime) -> Decision:
@@ -67,6 +69,8 @@ def _decide(state: RolloutState, obs: Observations, now: datetime) -> Decision:
 
 def _start(state: RolloutState, obs: Observations, now: datetime) -> Decision:
     release = number(state.new.release)
+    if state.left is not None:
+        return settle(state, obs, now)
     if obs.turn is Turn.LATER:
         return Decision(replace(state, why="waits for the stage before it to succeed"))
     if obs.turn is Turn.NEVER:
@@ -74,12 +78,15 @@ def _start(state: RolloutState, obs: Observations, now: datetime) -> Decision:
         return Decision(
             replace(state, phase=Phase.SUPERSEDED, why=why), (), (Event("rollout.superseded", f"{state.stage}: {why}", "warn"),)
         )
+    if obs.frozen is not None and not state.break_glass:
+        return Decision(replace(state, reason=Reason.FROZEN.value, why=obs.frozen.sentence))
     old = of_release(obs.units, state.old.release) if state.old else []
     sick = [unit for unit in old if not unit.ready]
     aside = f"; {len(sick)} of {len(old)} units of the old release are not ready" if sick else ""
     origin = f"from release {number(state.old.release)}" if state.old else "as the first one"
     event = Event("rollout.started", f"release {release} rolls out to {state.stage}, {origin}{aside}", "warn" if sick else "info")
-    begun = replace(state, phase=Phase.ROLLING, cursor=0, entered_at=now, replicas_back=len(old), why="begins", reason="")
+    back = state.replicas_back or len(old)
+    begun = replace(state, phase=Phase.ROLLING, cursor=0, entered_at=now, replicas_back=back, why="begins", reason="")
     # The weights stay; the table takes the alarms of the new settings, so that both arms are counted from the first request on.
     return Decision(begun, (SetWeights(dict(obs.routers.weights)),) if obs.routers.weights else (), (event,))
 
@@ -105,6 +112,8 @@ def _forward(state: RolloutState, obs: Observations, now: datetime) -> Decision:
     move = state.move
     if move is None:
         return _succeed(state, Decision(state), now)
+    if obs.frozen is not None and stopped_by_freeze(state, obs, move):
+        return _hold(state, Reason.FROZEN, obs.frozen.sentence, now, level="info")
     running = _thawed(state, now)
     outcome = HANDLERS[move.kind](running, obs, now, move)
     still = state.phase is Phase.HELD and outcome.held is not None and outcome.held.value == state.reason

@@ -38,13 +38,14 @@ AT_ONCE_RATIO = 1 / 3  # of the target's units: with fewer up, traffic follows t
 
 
 def begin(state: RolloutState, cause: Cause, now: datetime) -> Decision:
-    """Turn round. From PENDING nothing was touched, so it has ended at once."""
+    """Turn round. From PENDING nothing was touched, so it has ended at once, unless a superseded rollout is still being left."""
     what = f"release {number(state.new.release)}"
     to = f"release {number(state.old.release)}" if state.old else "nothing: no release served before"
     level = "warn" if cause.code == "requested" else "bad"
     event = Event("rollout.rolling-back", f"{what} is taken back to {to}: {cause.sentence}", level, cause.actor, cause.evidence)
     held = HoldRelease(state.new.release, f"{state.stage} went back from it: {cause.sentence}"[:200])
-    ended = state.phase is Phase.PENDING
+    unbegun = state.phase is Phase.PENDING
+    ended = unbegun and state.left is None
     turned = replace(
         state,
         phase=Phase.ROLLED_BACK if ended else Phase.ROLLING_BACK,
@@ -55,7 +56,7 @@ def begin(state: RolloutState, cause: Cause, now: datetime) -> Decision:
         held_at=None,
         paused=False,
     )
-    return Decision(turned, untouched(state) if ended else (held,), (event,))
+    return Decision(turned, untouched(state) if ended else () if unbegun else (held,), (event,))
 
 
 def untouched(state: RolloutState) -> tuple[Effect, ...]:
@@ -88,7 +89,12 @@ class _Way:
 
 
 def go_on(state: RolloutState, obs: Observations, now: datetime) -> Decision:
-    """One step back."""
+    """One step back. While something of a superseded rollout is left, the new release has nothing yet, and that is what goes."""
+    if state.left is not None:
+        weight_bp = obs.routers.weights.get(state.left.release, 0)
+        found = go_on(replace(state, new=state.left, left=None, weight_bp=weight_bp), obs, now)
+        rest = None if found.state.phase is Phase.ROLLED_BACK else state.left
+        return replace(found, state=replace(found.state, new=state.new, left=rest))
     if state.old is None:
         return _to_nothing(state, obs, now)
     way = _Way(state, obs, now, state.old, draining=dict(state.draining))

@@ -6,20 +6,38 @@ from dataclasses import replace
 from datetime import datetime
 
 from denvweb.core.errors import ConflictError, InvalidError
+from releases.domain.freezes import Frozen
 from releases.domain.plan import MoveKind
 from releases.domain.plan_words import number, percent
 from releases.domain.rollout_types import Decision, Event, Phase, Reason, RolloutState
 
 _FORWARD = frozenset({Phase.ROLLING, Phase.HELD, Phase.BAKING})
+THROUGH_THE_GLASS = "Wait for its end, or go on all the same with --break-glass and a reason; rollbacks are exempt."
 _WATCHES = frozenset({MoveKind.HOLD, MoveKind.BAKE, MoveKind.APPROVE})
 
 
-def promote(state: RolloutState, *, now: datetime, actor: str, full: bool = False, reason: str = "") -> Decision:
+def promote(
+    state: RolloutState,
+    *,
+    now: datetime,
+    actor: str,
+    full: bool = False,
+    reason: str = "",
+    frozen: Frozen | None = None,
+    break_glass: str = "",
+) -> Decision:
     """Approve, or end the present watch; `full` waives all further watches up to 100%, and needs a reason. The alarms stay armed.
 
-    Raises ConflictError `nothing-to-promote` when no watch is on, InvalidError `reason-needed`.
+    Raises ConflictError `nothing-to-promote` when no watch is on, `frozen` in a freeze window unless `break_glass` says why not,
+    InvalidError `reason-needed`.
     """
+    broke = broken_glass(state, actor=actor, reason=break_glass) if break_glass else None
+    if broke is not None and not full and (state.move is None or state.move.kind not in _WATCHES):
+        return broke
+    state = broke.state if broke is not None else state
     _require_forward(state)
+    if frozen is not None and not state.break_glass:
+        raise ConflictError(f"{state.stage} is {frozen.sentence}. {THROUGH_THE_GLASS}", code="frozen")
     if state.paused:
         raise ConflictError("The rollout is paused; resume it first.", code="paused")
     if full and not reason.strip():
@@ -41,7 +59,16 @@ def promote(state: RolloutState, *, now: datetime, actor: str, full: bool = Fals
     else:
         sentence = f"{actor} promoted release {release} past {percent(state.weight_bp)}{told}"
         changed = replace(state, approved=True, why=sentence)
-    return Decision(changed, (), (Event("rollout.promoted", sentence, actor=actor),))
+    return Decision(changed, (), (*(broke.events if broke else ()), Event("rollout.promoted", sentence, actor=actor)))
+
+
+def broken_glass(state: RolloutState, *, actor: str, reason: str) -> Decision:
+    """Have this rollout go on in spite of freeze windows, to its end. Watches and alarms stay as they are."""
+    if state.phase is not Phase.PENDING:
+        _require_forward(state)
+    sentence = f"{actor} broke the glass: release {number(state.new.release)} goes on in {state.stage} in spite of freezes: {reason}"
+    told = Event("rollout.break-glass", sentence, "bad", actor=actor)
+    return Decision(replace(state, break_glass=f"{actor}: {reason}", why=sentence), (), (told,))
 
 
 def pause(state: RolloutState, *, now: datetime, actor: str, reason: str = "") -> Decision:
@@ -74,8 +101,14 @@ def _require_forward(state: RolloutState) -> None:
         raise ConflictError(f"The rollout is {state.phase.value}: {state.why or 'it has not begun'}", code="not-under-way")
 
 
-def superseded(state: RolloutState) -> RolloutState:
-    """The state of a rollout that ends before it began. Only from PENDING: what has begun goes back first."""
-    if state.phase is not Phase.PENDING:
-        raise ConflictError(f"The rollout is {state.phase.value}; roll it back first.", code="rollout-in-flight")
-    return replace(state, phase=Phase.SUPERSEDED)
+def superseded(state: RolloutState, *, by: str, actor: str) -> Decision:
+    """End a rollout whose place another takes: `by` says which. What it brought is left to that one.
+
+    Raises ConflictError `rolling-back`: nothing beats the way back.
+    """
+    if state.phase not in _FORWARD and state.phase is not Phase.PENDING:
+        raise ConflictError(f"The rollout is {state.phase.value}; that has to end first.", code="rolling-back")
+    why = f"superseded by {by}"
+    ended = replace(state, phase=Phase.SUPERSEDED, why=why, reason="")
+    sentence = f"{state.stage}: the rollout to release {number(state.new.release)} is {why}"
+    return Decision(ended, (), (Event("rollout.superseded", sentence, "warn", actor=actor),))

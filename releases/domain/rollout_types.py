@@ -14,6 +14,7 @@ from fleets.domain.types import UnitPlacement, UnitSpec
 from fleets.domain.views import RoutersView, UnitView
 from metrics.domain.types import AlarmSpec
 from metrics.domain.views import AlarmVerdict
+from releases.domain.freezes import Frozen
 from releases.domain.plan import Move
 from releases.domain.spec_types import RolloutPolicy
 
@@ -29,7 +30,7 @@ class Phase(StrEnum):
     ROLLING_BACK = "rolling-back"  # no edge leads forward out of here
     ROLLED_BACK = "rolled-back"  # the old release has all traffic and all its units
     ROLLBACK_BLOCKED = "rollback-blocked"  # the way back does not get on, a person is needed; it goes on trying
-    SUPERSEDED = "superseded"  # never begun: the stage before it did not succeed, or a newer release took its place
+    SUPERSEDED = "superseded"  # a newer release took its place, or it never began because the stage before it did not succeed
 
 
 ENDED = frozenset({Phase.SUCCEEDED, Phase.ROLLED_BACK, Phase.SUPERSEDED})
@@ -40,6 +41,7 @@ class Reason(StrEnum):
     """Why a rollout is HELD."""
 
     MANUAL = "manual"  # a person paused it
+    FROZEN = "frozen"  # a freeze window is on; the way back stays open
     APPROVAL = "approval"  # the canary is proved healthy, a person decides on the rest
     INSUFFICIENT_SAMPLES = "insufficient_samples"  # too few requests for a proof of health before max-wait
     NO_DATA = "no_data"  # no figures at all
@@ -100,6 +102,8 @@ class RolloutState:
     bring_up_s: float | None = None  # how long a unit took, from its creation to a proof by a real request
     replicas_back: int = 0  # units that the old release had, and gets back
     cause: Cause | None = None
+    left: UnitSpec | None = None  # of the rollout that this one superseded, until nothing of it is left
+    break_glass: str = ""  # who goes on in spite of freeze windows, and why
     table_generation: int = 0  # of the routing table at the last look that decided something; an older look decides nothing
 
     @property
@@ -138,6 +142,7 @@ class Observations:
     verdicts: tuple[AlarmVerdict, ...] = ()
     rollback: RollbackWish | None = None
     turn: Turn = Turn.NOW
+    frozen: Frozen | None = None
 
 
 @dataclass(frozen=True, slots=True)

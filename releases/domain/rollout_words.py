@@ -77,7 +77,7 @@ def _back_steps(steps: Sequence[PlanStepView], state: RolloutState) -> tuple[Pla
 def stage_words(state: RolloutState, active: bool) -> str:
     """The state of a stage with this rollout, as pages name it."""
     if not active or state.phase is Phase.PENDING:
-        return "steady"
+        return "rolling-back" if active and state.left is not None else "steady"
     return {
         Phase.ROLLING: "rolling",
         Phase.HELD: "held",

@@ -17,6 +17,7 @@ from fleets.domain.types import UnitPlacement, UnitSpec
 from fleets.domain.views import RoutersView, UnitView
 from metrics import selectors as metrics
 from metrics.domain.types import AlarmSpec
+from releases.domain.freezes import FreezeWindow, frozen
 from releases.domain.plan_words import count, number
 from releases.domain.rollout_preflight import Way, preflight
 from releases.domain.rollout_types import BACKWARD, Phase, RolloutState
@@ -25,6 +26,7 @@ from releases.domain.rollout_words import stage_words
 from releases.domain.spec import StageSpec
 from releases.domain.views import AlarmView, PreflightView, StageView
 from releases.models import Release, Rollout, Stage
+from releases.selectors.freezes import freeze_windows
 from releases.selectors.releases import release_key, release_unit, stage_spec, units_wanted
 from releases.selectors.rollouts import bring_up_s_of, fleets_for, last_rollouts, placer, state_of, view_of
 
@@ -55,6 +57,7 @@ class _Seen:
     routers: RoutersView
     rollout: Rollout | None
     state: RolloutState | None
+    windows: tuple[FreezeWindow, ...]
     now: datetime
 
     @property
@@ -63,7 +66,7 @@ class _Seen:
         return self.rollout is not None and self.rollout.state not in Rollout.ENDED
 
 
-def _look(row: Stage, rollout: Rollout | None, now: datetime) -> _Seen:
+def _look(row: Stage, rollout: Rollout | None, windows: tuple[FreezeWindow, ...], now: datetime) -> _Seen:
     key = str(row)
     return _Seen(
         row=row,
@@ -72,27 +75,28 @@ def _look(row: Stage, rollout: Rollout | None, now: datetime) -> _Seen:
         routers=fleets.routers_view(stage=key, now=now),
         rollout=rollout,
         state=state_of(rollout) if rollout else None,
+        windows=windows,
         now=now,
     )
 
 
 def stages_view() -> tuple[StageView, ...]:
     """Every stage, by model and position."""
-    rows, now = list(stage_rows()), timezone.now()
+    rows, windows, now = list(stage_rows()), freeze_windows(), timezone.now()
     last, simulated = last_rollouts(rows), _simulated_fleets(rows)
-    return tuple(_view(_look(row, last.get(row.pk), now), simulated) for row in rows)
+    return tuple(_view(_look(row, last.get(row.pk), windows, now), simulated) for row in rows)
 
 
 def stage_view(*, stage: str) -> StageView:
     """One stage."""
     row = stage_row(stage)
-    return _view(_look(row, last_rollouts([row]).get(row.pk), timezone.now()), _simulated_fleets([row]))
+    return _view(_look(row, last_rollouts([row]).get(row.pk), freeze_windows(), timezone.now()), _simulated_fleets([row]))
 
 
 def preflight_view(*, stage: str, to: int | None = None) -> PreflightView:
     """What a rollback would do if it were asked for now; `to` a release number other than the one before."""
     row = stage_row(stage)
-    seen = _look(row, last_rollouts([row]).get(row.pk), timezone.now())
+    seen = _look(row, last_rollouts([row]).get(row.pk), (), timezone.now())
     if to is None or seen.active:
         return _preflight(seen)
     target = Release.objects.select_related("model").filter(model=row.model, number=to).first()
@@ -111,6 +115,7 @@ def _view(seen: _Seen, simulated: frozenset[str]) -> StageView:
     row, rollout = seen.row, seen.rollout
     stable = release_key(row.release) if row.release else ""
     state = _state(seen, stable)
+    held = frozen(seen.windows, model=row.model.name, stage=row.name, now=seen.now)
     current = rollout.to_release.number if rollout is not None and seen.active and row.release is None else None
     return StageView(
         stage=str(row),
@@ -130,6 +135,8 @@ def _view(seen: _Seen, simulated: frozenset[str]) -> StageView:
         alarms=_alarms(seen),
         rollout=view_of(rollout) if rollout else None,
         preflight=_preflight(seen),
+        frozen=held.sentence if held else "",
+        frozen_until=held.until if held else None,
     )
 
 

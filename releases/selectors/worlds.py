@@ -6,17 +6,27 @@ from django.utils import timezone
 
 from fleets import selectors as fleets
 from releases.catalog import catalog
-from releases.domain.dry_run import StageNow, World
+from releases.domain.dry_run import StageNow, World, chosen_stages
+from releases.domain.freezes import frozen
 from releases.domain.spec import ReleaseFile
 from releases.models import Rollout, Stage
+from releases.selectors.freezes import freeze_windows
 from releases.selectors.releases import release_unit
 from releases.selectors.rollouts import bring_up_s_of
 
 
-def world_for(file: ReleaseFile) -> World:
-    """Recipes, fleets, and the stages of the file's model as they are now."""
+def world_for(file: ReleaseFile, only_stage: str = "") -> World:
+    """Recipes, fleets, and the stages of the file's model as they are now; `only_stage` is the one that it is about."""
     rows = Stage.objects.filter(model__name=file.release.model).select_related("model", "release__model")
-    return World(catalog=catalog(), fleets=fleets.fleet_views(), stages={row.name: _stage_now(row) for row in rows})
+    windows, now = freeze_windows(), timezone.now()
+    held = {stage.name: frozen(windows, model=file.release.model, stage=stage.name, now=now) for stage in file.stages}
+    return World(
+        catalog=catalog(),
+        fleets=fleets.fleet_views(),
+        stages={row.name: _stage_now(row) for row in rows},
+        first=next((stage.name for stage in chosen_stages(file, only_stage)), ""),
+        frozen={name: found for name, found in held.items() if found is not None},
+    )
 
 
 def _stage_now(row: Stage) -> StageNow:

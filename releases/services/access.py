@@ -11,11 +11,18 @@ from releases.selectors.rollouts import last_rollouts
 from releases.selectors.stages import stage_row
 
 
-def access_release(user: Person, yaml: str, action: Action) -> None:
+def access_release(user: Person, yaml: str, action: Action, *, break_glass: str = "") -> None:
     """Whether a person may make a release of this text, or have it planned. A text with mistakes is for the service to refuse."""
     found = parse(yaml)
     if isinstance(found, ReleaseFile):
         access_model(user, found.release.model, action)
+        access_break_glass(user, found.release.model, break_glass)
+
+
+def access_break_glass(user: Person, model: str, reason: str) -> None:
+    """Whether a person may go forward in spite of a freeze window; without a reason nobody asks to."""
+    if reason.strip():
+        access_model(user, model, Action.BREAK_GLASS)
 
 
 def access_freeze(user: Person, model: str) -> None:

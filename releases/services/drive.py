@@ -29,6 +29,7 @@ from releases.domain.rollout_scale import scaled_state
 from releases.domain.rollout_types import Observations, Phase, RollbackWish, RolloutState, Turn
 from releases.domain.rollout_units import of_release
 from releases.models import RollbackRequest, Rollout, StageScale
+from releases.selectors.freezes import frozen_until
 from releases.selectors.releases import stage_spec
 from releases.selectors.rollouts import fleets_for, placer, state_of
 from releases.selectors.scales import counts_for
@@ -57,7 +58,7 @@ def _once(rollout_id: str, patient: bool, now: datetime) -> bool:
             return False
         state = _scaled(row, state_of(row))
         obs = observe(row, state, now)
-        if state.phase is Phase.PENDING and obs.turn is Turn.NOW and obs.rollback is None:
+        if plans_now(state, obs):
             planned = _plan_anew(row, state, obs)
             if planned is None:
                 return False
@@ -105,6 +106,7 @@ def observe(row: Rollout, state: RolloutState, now: datetime) -> Observations:
         verdicts=_verdicts(row, state, now),
         rollback=RollbackWish(wish.requested_by, wish.via, wish.reason) if wish else None,
         turn=_turn(row),
+        frozen=frozen_until(stage=state.stage, now=now),
     )
 
 
@@ -140,6 +142,12 @@ def _turn(row: Rollout) -> Turn:
     if row.after is None or row.after.state == Rollout.State.SUCCEEDED:
         return Turn.NOW
     return Turn.NEVER if row.after.state in Rollout.ENDED else Turn.LATER
+
+
+def plans_now(state: RolloutState, obs: Observations) -> bool:
+    """Whether this look is the one with which the rollout begins, and so makes its plan anew."""
+    held_up = obs.turn is not Turn.NOW or obs.rollback is not None or (obs.frozen is not None and not state.break_glass)
+    return state.phase is Phase.PENDING and state.left is None and not held_up
 
 
 def _plan_anew(row: Rollout, state: RolloutState, obs: Observations) -> RolloutState | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from django.db import transaction
 
@@ -11,13 +11,14 @@ from denvweb.core.errors import ConflictError, DenvError, InvalidError
 from denvweb.wake import wake
 from metrics.services import event_append
 from releases.domain.dry_run import World, check_release, check_stage, chosen_stages
+from releases.domain.rollout_types import RolloutState
 from releases.domain.spec import ReleaseFile, StageSpec, parse
 from releases.domain.views import FindingView
 from releases.models import Model, Release, Rollout, Stage
 from releases.selectors.releases import generations_of, next_number, release_file, release_key
 from releases.selectors.worlds import world_for
 from releases.services.dry_runs import FILE, one_line
-from releases.services.rollouts import rollout_start
+from releases.services.rollouts import rollout_start, rollout_supersede
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,18 @@ class Created:
     rollouts: tuple[Rollout, ...]
 
 
-def release_create(*, yaml: str, actor: str, via: str, only_stage: str = "", note: str = "") -> Created:
+@dataclass(frozen=True, slots=True)
+class How:
+    """How a release is to begin: `supersede` what is in flight, and `break_glass`, a reason, in spite of freeze windows."""
+
+    supersede: bool = False
+    break_glass: str = ""
+
+
+_USUAL = How()
+
+
+def release_create(*, yaml: str, actor: str, via: str, only_stage: str = "", note: str = "", how: How = _USUAL) -> Created:
     """Make the next release of the file's model and start its rollouts, all in one transaction.
 
     InvalidError for mistakes in the file, ConflictError where the dry run would have an error, or when nothing would change.
@@ -37,8 +49,8 @@ def release_create(*, yaml: str, actor: str, via: str, only_stage: str = "", not
     with transaction.atomic():
         Model.objects.get_or_create(name=file.release.model)
         model = Model.objects.select_for_update().get(name=file.release.model)  # one at a time: the number, and what runs
-        number, world = next_number(model.name), world_for(file)
-        _refuse_errors(file, only_stage, number, world)
+        number, world = next_number(model.name), world_for(file, only_stage)
+        _refuse_errors(file, only_stage, number, replace(world, supersede=how.supersede, break_glass=bool(how.break_glass.strip())))
         stages = chosen_stages(file, only_stage)
         _refuse_nothing(model, file, stages)
         release = Release.objects.create(
@@ -50,7 +62,7 @@ def release_create(*, yaml: str, actor: str, via: str, only_stage: str = "", not
             note=one_line(note, 200),
             created_by=actor,
         )
-        rollouts = _start(release, file, stages, actor, via)
+        rollouts = _start(release, file, stages, actor, via, how)
         names = ", ".join(stage.name for stage in stages)
         event_append(
             kind="release.created",
@@ -106,9 +118,11 @@ def _refuse_nothing(model: Model, file: ReleaseFile, stages: tuple[StageSpec, ..
     raise ConflictError(f"This is what runs in {names} already; nothing would change.", code="nothing-to-change")
 
 
-def _start(release: Release, file: ReleaseFile, stages: tuple[StageSpec, ...], actor: str, via: str) -> tuple[Rollout, ...]:
+def _start(release: Release, file: ReleaseFile, stages: tuple[StageSpec, ...], actor: str, via: str, how: How) -> tuple[Rollout, ...]:
     """One rollout a stage; the first starts at once, each other when the one before it succeeded."""
     rollouts: list[Rollout] = []
+    # Before any stage is touched: whoever drives a rollout locks that before its stage.
+    ended = _supersede(release, stages, actor, via) if how.supersede else {}
     for stage in stages:
         row, _ = Stage.objects.update_or_create(
             model=release.model,
@@ -116,5 +130,32 @@ def _start(release: Release, file: ReleaseFile, stages: tuple[StageSpec, ...], a
             defaults={"position": file.stages.index(stage), "settings": wire.to_plain(stage)},
         )
         after = rollouts[-1] if rollouts else None
-        rollouts.append(rollout_start(stage=row, release=release, actor=actor, via=via, after=after))
+        instead = ended.get(stage.name)
+        rollouts.append(
+            rollout_start(
+                stage=row, release=release, actor=actor, via=via, after=after, instead=instead, break_glass=how.break_glass.strip()
+            )
+        )
+        if how.break_glass.strip():
+            _tell_broken_glass(rollouts[-1], actor, via, how.break_glass.strip())
     return tuple(rollouts)
+
+
+def _supersede(release: Release, stages: tuple[StageSpec, ...], actor: str, via: str) -> dict[str, RolloutState | None]:
+    rows = Stage.objects.filter(model=release.model, name__in=[stage.name for stage in stages]).select_related("model").order_by("pk")
+    by = f"release {release.number}, as {actor} asked"
+    return {row.name: rollout_supersede(stage=row, by=by, actor=actor, via=via) for row in rows}
+
+
+def _tell_broken_glass(rollout: Rollout, actor: str, via: str, reason: str) -> None:
+    number = rollout.to_release.number
+    event_append(
+        kind="rollout.break-glass",
+        sentence=f"{actor} broke the glass: release {number} goes to {rollout.stage} in spite of freezes: {reason}",
+        actor=actor,
+        via=via,
+        level="bad",
+        stage=str(rollout.stage),
+        rollout=rollout.pk,
+        release=release_key(rollout.to_release),
+    )

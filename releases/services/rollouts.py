@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from django.db import IntegrityError, transaction
 from django.utils import timezone
@@ -18,9 +19,11 @@ from releases.domain import rollout_commands as commands
 from releases.domain.diff import touches
 from releases.domain.rollout_back import untouched
 from releases.domain.rollout_preflight import Way, preflight
+from releases.domain.rollout_settle import left_by
 from releases.domain.rollout_types import Cause, Decision, Phase, RolloutState
 from releases.domain.rollout_words import rollback_plan
 from releases.models import Release, RollbackRequest, Rollout, Stage
+from releases.selectors.freezes import frozen_until
 from releases.selectors.releases import release_key, release_unit, stage_spec, units_wanted
 from releases.selectors.rollouts import bring_up_s_of, fleets_for, placer, state_of
 from releases.selectors.stages import stage_row
@@ -28,8 +31,20 @@ from releases.services.decisions import decision_write, effects_apply
 from releases.services.drive import drive_soon, plan_of
 
 
-def rollout_start(*, stage: Stage, release: Release, actor: str, via: str, after: Rollout | None = None) -> Rollout:
-    """Take a stage to a release, as soon as `after` has succeeded. Raises ConflictError `rollout-in-flight`."""
+def rollout_start(
+    *,
+    stage: Stage,
+    release: Release,
+    actor: str,
+    via: str,
+    after: Rollout | None = None,
+    instead: RolloutState | None = None,
+    break_glass: str = "",
+) -> Rollout:
+    """Take a stage to a release, as soon as `after` has succeeded. Raises ConflictError `rollout-in-flight`.
+
+    `instead` is the state of the rollout that was superseded for this one, which first takes away what that one brought.
+    """
     stable = stage.release
     old = release_unit(stable, stage.name) if stable else None
     new = release_unit(release, stage.name, keep=old)
@@ -47,6 +62,10 @@ def rollout_start(*, stage: Stage, release: Release, actor: str, via: str, after
         conditional=spec.topology.conditional,
         bring_up_s=bring_up_s_of(stage),
         why=f"waits for {after.stage} to succeed" if after else "waits for the reconciler's next look",
+        replicas_back=instead.replicas_back if instead else 0,
+        draining=instead.draining if instead else {},
+        left=left_by(instead) if instead else None,
+        break_glass=f"{actor}: {break_glass}" if break_glass else "",
     )
     plan = plan_of(state=state, units=fleets.units_view(stage=new.stage, now=timezone.now()), changed=touches(old, new))
     rollout = _create(
@@ -67,6 +86,22 @@ def rollout_start(*, stage: Stage, release: Release, actor: str, via: str, after
     return rollout
 
 
+def rollout_supersede(*, stage: Stage, by: str, actor: str, via: str) -> RolloutState | None:
+    """End the stage's rollout under way, in the caller's transaction; its state as it was, for the rollout that takes its place.
+
+    Raises ConflictError `rolling-back`: a rollback that was asked for, or is under way, beats it.
+    """
+    rows = Rollout.objects.select_for_update(of=("self",), no_key=True).filter(stage=stage).exclude(state__in=Rollout.ENDED)
+    row = rows.select_related("stage__model", "to_release__model").first()
+    if row is None:
+        return None
+    if RollbackRequest.objects.filter(rollout=row).exists():
+        raise ConflictError(f"A rollback of {stage} was asked for, and beats everything else.", code="rolling-back")
+    state = state_of(row)
+    decision_write(row=row, decision=commands.superseded(state, by=by, actor=actor), now=timezone.now(), via=via)
+    return state
+
+
 def _create(rollout: Rollout) -> Rollout:
     try:
         with transaction.atomic():
@@ -76,7 +111,8 @@ def _create(rollout: Rollout) -> Rollout:
         if active is None:
             raise
         raise ConflictError(
-            f"Rollout {active.pk} of {rollout.stage} to release {active.to_release.number} is in flight; wait for its end, or abort it.",
+            f"Rollout {active.pk} of {rollout.stage} to release {active.to_release.number} is in flight; "
+            "wait for its end, abort it, or release with --supersede.",
             code="rollout-in-flight",
         ) from error
     return rollout
@@ -88,12 +124,27 @@ def _active(stage: Stage) -> Rollout | None:
 
 
 def rollout_promote(
-    *, actor: str, via: str, rollout_id: str = "", stage: str = "", generation: int | None = None, reason: str = "", full: bool = False
+    *,
+    actor: str,
+    via: str,
+    rollout_id: str = "",
+    stage: str = "",
+    generation: int | None = None,
+    reason: str = "",
+    full: bool = False,
+    break_glass: str = "",
 ) -> Rollout:
-    """Approve the next step or end a watch, as seen at `generation`. `full` skips all further watches, and needs a reason."""
-    return _command(
-        lambda state: commands.promote(state, now=timezone.now(), actor=actor, full=full, reason=reason), rollout_id, stage, generation, via
-    )
+    """Approve the next step or end a watch, as seen at `generation`. `full` skips all further watches, and needs a reason.
+
+    In a freeze window refused with `frozen`, unless `break_glass` says why not.
+    """
+
+    def decide(state: RolloutState) -> Decision:
+        now = timezone.now()
+        frozen = frozen_until(stage=state.stage, now=now)
+        return commands.promote(state, now=now, actor=actor, full=full, reason=reason, frozen=frozen, break_glass=break_glass.strip())
+
+    return _command(decide, rollout_id, stage, generation, via)
 
 
 def rollout_pause(
@@ -168,7 +219,7 @@ def rollback(*, stage: str, actor: str, via: str, to: int | None = None, reason:
         row = Stage.objects.select_for_update(no_key=True, of=("self",)).select_related("model", "release__model", "previous__model")
         place = row.get(pk=stage_row(stage).pk)
         active = _active(place)
-        if active is not None and active.state == Rollout.State.PENDING and to is not None:
+        if active is not None and active.state == Rollout.State.PENDING and to is not None and state_of(active).left is None:
             active = None if _end_pending(active) else active
         rollout = _begin(place, to, actor, via, reason) if active is None else _join(active, to, actor, via, reason)
         reach("rollback.before-commit")
@@ -184,7 +235,7 @@ def _end_pending(rollout: Rollout) -> bool:
         state=Rollout.State.SUPERSEDED,
         ended_at=timezone.now(),
         why="a rollback of the stage took its place before it began",
-        data=wire.to_plain(commands.superseded(state)),
+        data=wire.to_plain(replace(state, phase=Phase.SUPERSEDED)),
     )
     if gone:
         effects = untouched(state)
