@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help test-contract setup setup-test demo run test lint types bench-up bench-simulator bench-alarms bench-rollouts bench-web chaos bench-placement bench-router chaos-router lock clean
+.PHONY: help test-contract setup setup-test demo run test lint types bench-up bench-simulator bench-alarms bench-rollouts bench-web chaos bench-placement bench-agents bench-router chaos-router lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -71,6 +71,9 @@ bench-rollouts: setup-test  ## how soon an alarm and a click reach the routers, 
 
 bench-web: setup-test  ## measure pages with 200 stages and 30 days of data, the lag of live events, and the first chart
 	$(BIN)/python -m tests.bench.web
+
+bench-agents: setup-test  ## 1,000 nodes against one web process, and how soon one that dies is noticed (as root; SECONDS=60 is shorter)
+	$(BIN)/python -m tests.bench.agents $(if $(SECONDS),--seconds $(SECONDS))
 
 chaos: setup-test  ## ten minutes of rollouts under traffic while everything is broken at random; SEED=7 is the same again
 	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED))

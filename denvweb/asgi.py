@@ -1,16 +1,25 @@
-"""The web process: HTTP through Django, WebSockets through Channels."""
+"""The web process: HTTP through Django, but for agents' reports; WebSockets through Channels."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "denvweb.settings")
-_http = get_asgi_application()
+_http: Any = get_asgi_application()
 
-from fleets.api.consumers import websocket_urlpatterns  # noqa: E402  (models can be imported only now)
+from fleets.api import sync  # noqa: E402  (models can be imported only now)
+from fleets.api.consumers import websocket_urlpatterns  # noqa: E402
+
+_sync = sync.SyncApp()
+
+
+async def _web(scope: sync.Scope, receive: sync.Receive, send: sync.Send) -> None:
+    await (_sync if scope["path"] == sync.PATH else _http)(scope, receive, send)
+
 
 # Every socket authenticates by its Authorization header, which no page can set: the Origin, which agents do not send, adds nothing.
-application = ProtocolTypeRouter({"http": _http, "websocket": URLRouter(websocket_urlpatterns)})
+application = ProtocolTypeRouter({"http": _web, "websocket": URLRouter(websocket_urlpatterns)})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 
 import redis.exceptions
 from asgiref.sync import async_to_sync
@@ -16,6 +17,7 @@ log = logging.getLogger(__name__)
 
 _BROKER_ERRORS = (OperationalError, redis.exceptions.RedisError, OSError, asyncio.TimeoutError)
 _POKE_TIMEOUT_S = 1.0
+_AGENT_TOPICS = 32
 
 
 def wake(task: str, *args: object) -> None:
@@ -35,9 +37,22 @@ def _send(task: str, args: tuple[object, ...]) -> None:
 def poke(*topics: str) -> None:
     """Tell whoever waits for a topic to look again, once the present transaction is committed.
 
-    Topics: `router.<stage>` (a new table), `agents` (new snapshots), `events` (the journal grew).
+    Topics: `router.<stage>` (a new table), `events` (the journal grew), and those of `agents_topic`.
     """
-    transaction.on_commit(lambda: _poke(topics))
+    transaction.on_commit(lambda: _poke(dict.fromkeys(topics, ())))
+
+
+def poke_agents(nodes: Iterable[str]) -> None:
+    """Tell the agents of these nodes, and no others, to look at what they should run, once the present transaction is committed."""
+    names: dict[str, list[str]] = {}
+    for node in sorted(set(nodes)):
+        names.setdefault(agents_topic(node), []).append(node)
+    transaction.on_commit(lambda: _poke(names))
+
+
+def agents_topic(node: str) -> str:
+    """Where the agent of a node listens. Nodes share a few topics: each message wakes one agent's socket in so many, not all of them."""
+    return f"agents.{zlib.crc32(node.encode()) % _AGENT_TOPICS}"
 
 
 def group_name(topic: str) -> str:
@@ -45,18 +60,19 @@ def group_name(topic: str) -> str:
     return "".join(char if char.isalnum() or char in "-." else "-" for char in topic)[:90]
 
 
-async def poke_now(topics: Iterable[str]) -> None:
-    """Poke at once, from async code."""
+async def poke_now(messages: Mapping[str, Sequence[str]]) -> None:
+    """Poke at once, from async code: topics, each with the names that are meant (none: all who listen)."""
     layer = get_channel_layer()
-    for topic in topics:
-        await asyncio.wait_for(layer.group_send(group_name(topic), {"type": "poke", "topic": topic}), _POKE_TIMEOUT_S)
+    for topic, names in messages.items():
+        message = {"type": "poke", "topic": topic, "names": list(names)}
+        await asyncio.wait_for(layer.group_send(group_name(topic), message), _POKE_TIMEOUT_S)
 
 
-def _poke(topics: tuple[str, ...]) -> None:
+def _poke(messages: Mapping[str, Sequence[str]]) -> None:
     try:
-        async_to_sync(poke_now)(topics)
+        async_to_sync(poke_now)(messages)
     except _BROKER_ERRORS as error:
-        log.warning("poke of %s was lost (they look again by themselves): %s", ", ".join(topics), error)
+        log.warning("poke of %s was lost (they look again by themselves): %s", ", ".join(messages), error)
 
 
 class Waiter:

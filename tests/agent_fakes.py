@@ -213,9 +213,10 @@ class FakeControl:
                 gone_or_due = asyncio.create_task(event.wait())
                 await asyncio.wait({gone, gone_or_due}, return_when=asyncio.FIRST_COMPLETED)
                 if gone.done():
-                    while (await gone)["type"] != "websocket.disconnect":
-                        gone = asyncio.create_task(receive())
-                    break
+                    if (await gone)["type"] == "websocket.disconnect":
+                        break
+                    gone = asyncio.create_task(receive())  # it said which nodes it stands for
+                    continue
                 event.clear()
                 await send({"type": "websocket.send", "text": '{"nodes": []}'})
         finally:

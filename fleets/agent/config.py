@@ -29,6 +29,7 @@ class SimulatedFleet:
     nodes: int  # in each domain
     gpus: int  # of each node
     span: bool = False  # the fabric joins the nodes of a domain, as an NVL72's does
+    only: str = ""  # `d01-n02`: that one of them; empty: all
 
 
 def parse_simulated(text: str) -> SimulatedFleet:
@@ -48,7 +49,21 @@ def parse_simulated(text: str) -> SimulatedFleet:
         if not value.isdigit() or int(value) < 1:
             raise InvalidError(f"--simulated {text}: {key}={value} is no whole number above 0")
         counts[key] = int(value)
-    return SimulatedFleet(fleet=given["fleet"], kind=given["kind"], span="span" in given, **counts)
+    only = given.get("only", "")
+    if only and not _is_one_of(only, counts["domains"], counts["nodes"]):
+        raise InvalidError(
+            f"--simulated {text}: only={only} is none of its nodes; they are d01-n01 to {node_suffix(counts['domains'], counts['nodes'])}"
+        )
+    return SimulatedFleet(fleet=given["fleet"], kind=given["kind"], span="span" in given, only=only, **counts)
+
+
+def node_suffix(domain: int, node: int) -> str:
+    """How a simulated node's name ends."""
+    return f"d{domain:02d}-n{node:02d}"
+
+
+def _is_one_of(suffix: str, domains: int, nodes: int) -> bool:
+    return any(suffix == node_suffix(domain, node) for domain in range(1, domains + 1) for node in range(1, nodes + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +108,8 @@ class Config:
     port_base: int = _flag("first port for engines", 20000, metavar="PORT")
     port_count: int = _flag("ports of each node (default: enough for its GPUs)", 0, metavar="N")
     simulated: tuple[SimulatedFleet, ...] = _flag(
-        "stand for simulated nodes, e.g. fleet=gb200-use1,kind=GB200,domains=3,nodes=18,gpus=4,span; may be repeated",
+        "stand for simulated nodes, e.g. fleet=gb200-use1,kind=GB200,domains=3,nodes=18,gpus=4,span; with only=d01-n02 for one of them; "
+        "may be repeated",
         (),
         parse=parse_simulated,
         metavar="FLEET",

@@ -14,14 +14,14 @@ from websockets.exceptions import WebSocketException
 
 from denvweb.core import wire
 from denvweb.core.backoff import Backoff
-from denvweb.core.errors import DenvError, ForbiddenError, UnavailableError
+from denvweb.core.errors import DenvError, ForbiddenError, InvalidError, UnavailableError
 from fleets.agent.http import HttpClient
-from fleets.domain.protocol import AgentReport, JoinReply, JoinRequest, NodeFacts, NodeSnapshot
+from fleets.domain.protocol import AgentReport, JoinReply, JoinRequest, NodeFacts, NodeSnapshot, Poke
 
 log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 5.0  # under the 10 s after which a silent node is suspect
-_SYNCS_AT_ONCE = 6  # a poke wakes all nodes of this process, which should not storm the web process
+_SYNCS_AT_ONCE = 32  # a reconnect wakes all nodes of this process, which should not storm the web process
 T = TypeVar("T")
 
 
@@ -41,7 +41,10 @@ class ControlLink:
     async def sync(self, credential: str, report: AgentReport) -> NodeSnapshot:
         """Tell one node's state and get what it should run. ForbiddenError when the credential is refused."""
         async with self._gate:
-            return await self._post("/agent/v1/sync", report, NodeSnapshot, credential)
+            return await self._sync(credential, report)
+
+    async def _sync(self, credential: str, report: AgentReport) -> NodeSnapshot:
+        return await self._post("/agent/v1/sync", report, NodeSnapshot, credential)
 
     async def _post(self, path: str, message: object, into: type[T], credential: str = "") -> T:
         headers = (("Authorization", f"Bearer {credential}"),) if credential else ()
@@ -65,16 +68,13 @@ def _detail(body: bytes) -> str:
     return str(data.get("detail", "")) if isinstance(data, dict) else ""
 
 
-class _Poke(msgspec.Struct):
-    nodes: list[str] = []
-
-
 class PokeListener:
     """One WebSocket for the whole process. A poke only says "look again", so a missed one costs a few seconds."""
 
-    def __init__(self, control: str, credential: Callable[[], str], on_poke: Callable[[Sequence[str]], None]) -> None:
+    def __init__(self, control: str, nodes: Sequence[str], credential: Callable[[], str], on_poke: Callable[[Sequence[str]], None]) -> None:
         scheme, _, rest = control.rstrip("/").partition("://")
         self._url = f"{'wss' if scheme == 'https' else 'ws'}://{rest}/agent/v1/poke"
+        self._nodes = tuple(nodes)
         self._credential = credential
         self._on_poke = on_poke
         self._backoff = Backoff(first_s=1.0, cap_s=15.0)
@@ -98,9 +98,10 @@ class PokeListener:
             self._url, additional_headers=headers, compression=None, max_queue=4, proxy=None, close_timeout=1.0
         )
         async with connect as socket:
+            await socket.send(wire.encode(Poke(self._nodes)).decode())
             self._on_poke(())  # whatever was missed while the line was down
             async for message in socket:
                 try:
-                    self._on_poke(msgspec.json.decode(message, type=_Poke).nodes)
-                except msgspec.MsgspecError as error:
+                    self._on_poke(wire.decode(message, Poke).nodes)
+                except InvalidError as error:
                     log.warning("a poke that cannot be read: %s", error)

@@ -75,7 +75,7 @@ class Agent:
                     await self._join(new)
                 for node in new:
                     group.create_task(node.run(found.get(node.facts.name, [])))
-                group.create_task(PokeListener(self._config.control, self._any_credential, self._poked).run())
+                group.create_task(PokeListener(self._config.control, tuple(self.nodes), self._any_credential, self._poked).run())
                 group.create_task(self._sweep_forever())
         finally:
             await asyncio.gather(*(node.close(stop_engines=self._config.stop_engines_on_exit) for node in self.nodes.values()))
@@ -137,8 +137,8 @@ class Agent:
         return next((node.credential for node in self.nodes.values() if node.credential), "")
 
     def _poked(self, names: Sequence[str]) -> None:
-        for name, node in self.nodes.items():
-            if not names or name in names:
+        for name in names or self.nodes:
+            if node := self.nodes.get(name):
                 node.poke()
 
     async def _sweep_forever(self) -> None:

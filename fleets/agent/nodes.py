@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from denvweb.core.errors import InvalidError
 from fleets.agent import processes
-from fleets.agent.config import Config
+from fleets.agent.config import Config, node_suffix
 from fleets.agent.gpus.base import GpuDriver, StatedGpus
 from fleets.agent.gpus.memory import GpuMemory
 from fleets.agent.gpus.nvml import Nvml
@@ -43,7 +43,8 @@ def _simulated(config: Config) -> tuple[tuple[NodeFacts, GpuDriver], ...]:
         count = config.node_port_count(fleet.gpus)
         for domain in range(1, fleet.domains + 1):
             for node in range(1, fleet.nodes + 1):
-                name = f"{fleet.fleet}-d{domain:02d}-n{node:02d}"
+                suffix = node_suffix(domain, node)
+                name = f"{fleet.fleet}-{suffix}"
                 driver = SimulatedGpus(name, fleet.kind, fleet.gpus, faults)
                 facts = NodeFacts(
                     name=name,
@@ -59,8 +60,9 @@ def _simulated(config: Config) -> tuple[tuple[NodeFacts, GpuDriver], ...]:
                     agent_version=AGENT_VERSION,
                     gpu_memory_bytes=driver.inventory().memory_bytes,
                 )
-                found.append((facts, driver))
-                port += count
+                if fleet.only in ("", suffix):
+                    found.append((facts, driver))
+                port += count  # also for those that other agents stand for: on one machine they share its ports
     return tuple(found)
 
 

@@ -62,6 +62,13 @@ class JoinReply:
 
 
 @dataclass(frozen=True, slots=True)
+class Poke:
+    """On the socket. From an agent, once: the nodes that it stands for. To it: those of them that should look again; none: all."""
+
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RankSpec:
     """One rank as its node's agent should have it. `rank_id` names this very placement; a new place is a new id."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from denvweb.core import wire
 from denvweb.core.errors import NotFoundError
@@ -13,19 +14,38 @@ from fleets.models import Node, Rank
 
 
 def node_snapshot(*, node: str) -> NodeSnapshot:
-    """The whole desired state of a node: three queries.
-
-    The generation is read before the ranks, so the ranks are never older than it says; were they newer, the next look brings them again.
-    """
-    row = Node.objects.select_related("domain__fleet").filter(name=node).first()
-    if row is None:
+    """The whole desired state of a node: three queries."""
+    found = node_snapshots(nodes=[node])
+    if not found:
         raise NotFoundError(f"There is no node {node}.")
-    ranks = list(Rank.objects.filter(node_id=node).select_related("replica__unit").order_by("id"))
+    return found[0]
+
+
+def node_snapshots(*, nodes: Sequence[str]) -> list[NodeSnapshot]:
+    """The same of several: three queries for all of them. Unknown ones are left out.
+
+    Generations are read before ranks, so ranks are never older than they say; were they newer, the next look brings them again.
+    """
+    rows = list(Node.objects.select_related("domain__fleet").filter(name__in=nodes)) if nodes else []
+    if not rows:
+        return []
+    ranks: dict[str, list[Rank]] = defaultdict(list)
+    for rank in Rank.objects.filter(node_id__in=nodes).select_related("replica__unit").order_by("id"):
+        ranks[rank.node_id].append(rank)
     gangs: dict[str, list[Rank]] = defaultdict(list)
-    for member in Rank.objects.filter(replica_id__in={rank.replica_id for rank in ranks}).select_related("node").order_by("index"):
+    replicas = {rank.replica_id for found in ranks.values() for rank in found}
+    for member in Rank.objects.filter(replica_id__in=replicas).select_related("node").order_by("index"):
         gangs[member.replica_id].append(member)
-    specs = tuple(_rank_spec(rank, gangs[rank.replica_id], row.domain.fleet.gpu_kind) for rank in ranks if gangs[rank.replica_id])
-    return NodeSnapshot(node=node, generation=row.generation, ranks=specs)
+    return [
+        NodeSnapshot(
+            node=row.name,
+            generation=row.generation,
+            ranks=tuple(
+                _rank_spec(rank, gangs[rank.replica_id], row.domain.fleet.gpu_kind) for rank in ranks[row.name] if gangs[rank.replica_id]
+            ),
+        )
+        for row in rows
+    ]
 
 
 def _rank_spec(rank: Rank, gang: list[Rank], gpu_kind: str) -> RankSpec:

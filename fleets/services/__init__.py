@@ -1,6 +1,7 @@
 """Changes to fleets. Each runs in its caller's transaction, and pokes once that is committed."""
 
 from fleets.services.cordons import node_cordon, node_drain
+from fleets.services.heartbeats import reports_take
 from fleets.services.keys import key_create, key_revoke, keys_require
 from fleets.services.nodes import join_token_create, join_token_issue, nodes_join
 from fleets.services.reports import report_take
@@ -18,6 +19,7 @@ __all__ = [
     "node_drain",
     "nodes_join",
     "report_take",
+    "reports_take",
     "router_report_take",
     "routing_set",
     "unit_create",

@@ -12,7 +12,7 @@ from django.db import IntegrityError, transaction
 from denvweb.core import wire
 from denvweb.core.errors import ConflictError
 from denvweb.core.ids import derived_id
-from denvweb.wake import poke
+from denvweb.wake import poke_agents
 from fleets.domain.ports import PORTS_A_RANK, port_count
 from fleets.domain.types import PoolSpec, RankDesired, RankPlacement, ReplicaPlacement
 from fleets.models import GpuClaim, NextGeneration, Node, Rank, Replica, Unit
@@ -34,8 +34,9 @@ def nodes_lock(names: Iterable[str]) -> dict[str, Node]:
 
 def nodes_touch(names: Iterable[str]) -> None:
     """Have these nodes' agents look at what they should run."""
-    if Node.objects.filter(name__in=set(names)).update(generation=NextGeneration()):
-        poke("agents")
+    touched = set(names)
+    if Node.objects.filter(name__in=touched).update(generation=NextGeneration()):
+        poke_agents(touched)
 
 
 def replicas_launch(*, unit: Unit, launches: Sequence[Launch], now: datetime) -> None:

@@ -138,10 +138,22 @@ def _node(facts: NodeFacts, credential: Credential, now: datetime) -> Node:
 
 def node_authenticate(*, credential: str) -> Node:
     """The node behind a credential; ForbiddenError when there is none."""
-    parsed = parse_credential(credential)
-    node = Node.objects.filter(credential_id=parsed.id).first() if parsed else None
-    if parsed is None or node is None or not secret_matches(parsed.secret, node.secret_hash):
-        raise ForbiddenError(
-            "This node credential is unknown or was replaced; join again with a new token.", code="node-credential-unknown"
-        )
-    return node
+    (found,) = nodes_authenticate(credentials=[credential])
+    if isinstance(found, ForbiddenError):
+        raise found
+    return found
+
+
+def nodes_authenticate(*, credentials: Sequence[str]) -> list[Node | ForbiddenError]:
+    """The same of several, in one query; an error stands for each that is not good."""
+    parsed = [parse_credential(text) for text in credentials]
+    nodes = {node.credential_id: node for node in Node.objects.filter(credential_id__in={one.id for one in parsed if one})}
+    found: list[Node | ForbiddenError] = []
+    for one in parsed:
+        node = nodes.get(one.id) if one else None
+        if one is not None and node is not None and secret_matches(one.secret, node.secret_hash):
+            found.append(node)
+        else:
+            said = "This node credential is unknown or was replaced; join again with a new token."
+            found.append(ForbiddenError(said, code="node-credential-unknown"))
+    return found

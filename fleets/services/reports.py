@@ -36,7 +36,7 @@ _LIVE_FACTS = ("host", "port_base", "port_count", "agent_version", "gpu_memory_b
 
 
 @dataclass(slots=True)
-class _News:
+class News:
     """What a report changes. `turned` ranks changed in a way that others must know of."""
 
     told: list[Rank] = field(default_factory=list)
@@ -59,24 +59,25 @@ def report_take(*, credential: str, report: AgentReport, now: datetime | None = 
     """
     now = now or timezone.now()
     node = node_authenticate(credential=credential)
-    if report.node != node.name:
-        raise ForbiddenError(f"This credential is {node.name}'s; it may not report for {report.node}.", code="other-node")
-    _refuse_second(node, report, now)
-    news = _compare(node, report, now)
+    refuse_stranger(node, report, now)
+    news = compare(node, report, list(Rank.objects.filter(node_id=node.name)), now)
     generation = node.generation
     if news.matters:
         with transaction.atomic():
             _apply(node, report, news, now)
         generation = Node.objects.values_list("generation", flat=True).get(name=node.name)
     else:
-        _tell(news.told)
+        ranks_tell(news.told)
         _beat(node, report, news, now)
     if report.observed_generation == generation:
         return NodeSnapshot(node=node.name, generation=generation, unchanged=True)
     return node_snapshot(node=node.name)
 
 
-def _refuse_second(node: Node, report: AgentReport, now: datetime) -> None:
+def refuse_stranger(node: Node, report: AgentReport, now: datetime) -> None:
+    """Raise when the report is another node's, or another agent process of this node reported a moment ago."""
+    if report.node != node.name:
+        raise ForbiddenError(f"This credential is {node.name}'s; it may not report for {report.node}.", code="other-node")
     if not node.boot or report.boot == node.boot or node.last_report_at is None:
         return
     ago_s = (now - node.last_report_at).total_seconds()
@@ -88,8 +89,9 @@ def _refuse_second(node: Node, report: AgentReport, now: datetime) -> None:
         )
 
 
-def _compare(node: Node, report: AgentReport, now: datetime) -> _News:
-    news = _News()
+def compare(node: Node, report: AgentReport, ranks: Sequence[Rank], now: datetime) -> News:
+    """What the report changes of the node and of its ranks, which are changed in memory only."""
+    news = News()
     if node.state != NodeState.READY:
         news.node["state"], news.moved = NodeState.READY, True
     plain = [wire.to_plain(gpu) for gpu in report.gpus if not gpu.healthy or gpu.foreign_bytes]
@@ -99,7 +101,7 @@ def _compare(node: Node, report: AgentReport, now: datetime) -> _News:
     if report.facts is not None:
         _compare_facts(node, report.facts, news)
     said = {rank.rank_id: rank for rank in report.ranks}
-    for rank in Rank.objects.filter(node_id=node.name):
+    for rank in ranks:
         if rank.id in said:
             _compare_rank(rank, said[rank.id], news, now)
         elif report.observed_generation >= node.generation:
@@ -113,13 +115,13 @@ def _gpu_news(before: Mapping[int, Unfit], now: Mapping[int, Unfit]) -> list[str
     return news + [f"GPU {index} may be used again" for index in before if index not in now]
 
 
-def _compare_facts(node: Node, facts: NodeFacts, news: _News) -> None:
+def _compare_facts(node: Node, facts: NodeFacts, news: News) -> None:
     for name in _LIVE_FACTS:
         if getattr(facts, name) != getattr(node, name):
             news.node[name], news.moved = getattr(facts, name), True
 
 
-def _compare_rank(rank: Rank, said: RankReport, news: _News, now: datetime) -> None:
+def _compare_rank(rank: Rank, said: RankReport, news: News, now: datetime) -> None:
     turned = (rank.state, rank.engine_id) != (said.state, said.engine_id)
     detail = said.detail[-_DETAIL_MAX:]
     if not turned and (rank.detail, rank.restarts, rank.pid, rank.gauges) == (detail, said.restarts, said.pid, said.gauges):
@@ -136,21 +138,22 @@ def _known(rank: Rank) -> RankState | None:
     return RankState(rank.state) if rank.state else None
 
 
-def _miss_rank(rank: Rank, news: _News, now: datetime) -> None:
+def _miss_rank(rank: Rank, news: News, now: datetime) -> None:
     """The agent acted on the newest snapshot and has no such rank: nothing of it runs there."""
     news.turned[rank.id] = _known(rank)
     rank.state, rank.state_at, rank.pid, rank.engine_id, rank.gauges = None, now, 0, "", {}
     news.told.append(rank)
 
 
-def _tell(ranks: Sequence[Rank]) -> None:
+def ranks_tell(ranks: Sequence[Rank]) -> None:
+    """Write what was said of these ranks."""
     if len(ranks) == 1:
         Rank.objects.filter(id=ranks[0].id).update(**{name: getattr(ranks[0], name) for name in _TOLD})
     elif ranks:
         Rank.objects.bulk_update(ranks, _TOLD)
 
 
-def _beat(node: Node, report: AgentReport, news: _News, now: datetime) -> None:
+def _beat(node: Node, report: AgentReport, news: News, now: datetime) -> None:
     """Renew the node's lease: one UPDATE, lost if another agent process or another join came in between."""
     renewed = Node.objects.filter(name=node.name, boot=node.boot, credential_id=node.credential_id).update(
         last_report_at=now,
@@ -163,7 +166,7 @@ def _beat(node: Node, report: AgentReport, news: _News, now: datetime) -> None:
         raise ConflictError(f"Another agent process reported as {node.name} just now.", code="second-agent")
 
 
-def _apply(node: Node, report: AgentReport, news: _News, now: datetime) -> None:
+def _apply(node: Node, report: AgentReport, news: News, now: datetime) -> None:
     of_node = Unit.objects.filter(replicas__ranks__node_id=node.name)
     touched = of_node if news.moved else of_node.filter(replicas__ranks__in=list(news.turned))
     stages = sorted(set(touched.values_list("stage", flat=True)))
@@ -171,7 +174,7 @@ def _apply(node: Node, report: AgentReport, news: _News, now: datetime) -> None:
         stage_lock(stage=stage)
     _gangs_lock(node.name, news.turned)
     _beat(node, report, news, now)
-    _tell(news.told)
+    ranks_tell(news.told)
     changed = _react(news.turned, now)
     for stage in stages:
         if news.moved or stage in changed:

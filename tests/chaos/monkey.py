@@ -129,18 +129,17 @@ class Monkey:
         return Injury(at, "cut", "database connections", serves=False)
 
     def _empty_valkey(self) -> Injury:
-        port = int(_argument(self.instance.pids()["valkey"], "--port"))
         at = time.time()
-        with redis.Redis(port=port, socket_timeout=2, socket_connect_timeout=2) as client:
+        with redis.Redis.from_url(environment_of(self.instance)["REDIS_URL"], socket_timeout=2, socket_connect_timeout=2) as client:
             client.flushall()
         return Injury(at, "empty", "valkey", serves=False)
 
 
 def database_url(instance: Instance) -> str:
-    """The instance's own PostgreSQL, by the socket folder that its command line names."""
-    return f"postgresql://postgres@/denv?host={_argument(instance.pids()['postgres'], '-k')}"
+    """The instance's own PostgreSQL."""
+    return environment_of(instance)["DATABASE_URL"]
 
 
-def _argument(pid: int, flag: str) -> str:
-    argv = psutil.Process(pid).cmdline()
-    return argv[argv.index(flag) + 1]
+def environment_of(instance: Instance) -> dict[str, str]:
+    """What the instance's programs are started with; of the worker, which is killed and started as any other."""
+    return psutil.Process(instance.pids()["worker"]).environ()

@@ -109,7 +109,7 @@ class Instance:
                 continue
         return found
 
-    def until(self, look: Callable[[], T | None], *, timeout_s: float, what: str) -> T:
+    def until(self, look: Callable[[], T | None], *, timeout_s: float, what: str, every_s: float = 0.2) -> T:
         """Poll until `look` gives something true; a failure shows the end of the supervisor's log."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -121,7 +121,7 @@ class Instance:
                 last = repr(error)
             if time.monotonic() > deadline:
                 raise AssertionError(f"{what}: not within {timeout_s:.0f} s ({last})\n{self.log()[-3000:]}")
-            time.sleep(0.2)
+            time.sleep(every_s)
 
 
 def _is_engine(environ: dict[str, str], home: Path) -> bool:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 from asgiref.sync import sync_to_async
 from asgiref.testing import ApplicationCommunicator
 from django.contrib.auth.models import User
 from django.test import AsyncClient, Client
+from django.utils import timezone
 
 from denvweb.asgi import application
 from denvweb.auth import token_create
 from denvweb.core import wire
 from denvweb.models import ApiToken
-from denvweb.wake import poke_now
+from denvweb.wake import agents_topic, poke_now
 from fleets.domain.protocol import AgentReport, JoinReply, JoinRequest, NodeSnapshot, RouterReport, RouterTable
+from fleets.domain.types import RankState
+from fleets.models import Rank
 from fleets.services import join_token_create
 from tests.integration.fleets_world import RELEASE, STAGE, World
 
@@ -34,14 +39,46 @@ def _router_token() -> str:
     return token_create(user=User.objects.create_user("router-user"), scope=ApiToken.Scope.ROUTER)
 
 
-def test_join_then_sync_over_http(client: Client) -> None:
+async def _sync(http: httpx.AsyncClient, report: AgentReport, credential: str) -> httpx.Response:
+    return await http.post("/agent/v1/sync", content=wire.encode(report), headers={"Authorization": f"Bearer {credential}"})
+
+
+def _http() -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=application), base_url="http://denv")
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_reports_that_come_together_are_answered_each_with_its_own() -> None:
+    """Quiet ones, a node that was behind, one that changes its ranks, and one that is refused."""
+    world = await sync_to_async(World)(domains=1)
+    await sync_to_async(world.unit)()
+    quiet, *others = world.agents.values()
+    async with _http() as http:
+        now = timezone.now()
+        behind = [_sync(http, agent.report(now), agent.credential) for agent in others]
+        stranger = _sync(http, replace(quiet.report(now), node="gb200-use1-d01-n02"), quiet.credential)
+        nobody = _sync(http, quiet.report(now), "node-x.y")
+        *answers, refused, unknown = await asyncio.gather(*behind, stranger, nobody)
+        assert (refused.status_code, refused.json()["code"]) == (403, "other-node")
+        assert (unknown.status_code, unknown.json()["code"]) == (403, "node-credential-unknown")
+        assert set(unknown.json()) == {"code", "detail", "fields", "request_id"}
+        for agent, answer in zip(others, answers, strict=True):
+            agent.snapshot = wire.decode(answer.content, NodeSnapshot)
+            assert (agent.snapshot.node, agent.snapshot.unchanged, agent.snapshot.sync_every_s) == (agent.facts.name, False, 4.0)
+        again = await asyncio.gather(*(_sync(http, agent.report(timezone.now()), agent.credential) for agent in others))
+        assert all(answer.status_code == 200 for answer in again)
+        assert (await http.get("/agent/v1/sync")).status_code == 405
+        assert (await http.post("/agent/v1/sync", content=b"\xff{")).json()["code"] == "bad-message"
+    claimed = {rank.node_id async for rank in Rank.objects.filter(state=RankState.CLAIMED)}
+    assert claimed <= {agent.facts.name for agent in others if agent.snapshot.ranks} and claimed
+
+
+def test_a_join_token_joins_once_over_http(client: Client) -> None:
     world = World(domains=1, nodes=1)
     facts = world.agents["gb200-use1-d01-n01"].facts
     request = JoinRequest(join_token_create(fleet="gb200-use1", created_by="t"), (facts,))
     reply = wire.decode(_post(client, "/agent/v1/join", request).content, JoinReply)
-    answer = _post(client, "/agent/v1/sync", AgentReport(facts.name, "b", 0, time.time()), reply.credentials[facts.name])
-    snapshot = wire.decode(answer.content, NodeSnapshot)
-    assert (snapshot.node, snapshot.ranks, snapshot.sync_every_s) == (facts.name, (), 4.0)
+    assert set(reply.credentials) == {facts.name}
     again = _post(client, "/agent/v1/join", request)
     assert (again.status_code, again.json()["code"]) == (403, "join-token-used")
     assert set(again.json()) == {"code", "detail", "fields", "request_id"}
@@ -50,8 +87,6 @@ def test_join_then_sync_over_http(client: Client) -> None:
 def test_bad_bodies_and_credentials_are_refused_in_one_shape(client: Client) -> None:
     garbage = client.post("/agent/v1/join", b"\xff{", content_type="application/json")
     assert (garbage.status_code, garbage.json()["code"]) == (400, "bad-message")
-    nobody = _post(client, "/agent/v1/sync", AgentReport("n", "b", 0, 0.0), "node-x.y")
-    assert (nobody.status_code, nobody.json()["code"]) == (403, "node-credential-unknown")
     report = RouterReport("r", "b", 1, STAGE, "http://x", 0, time.time())
     assert _post(client, "/router/v1/report", report).status_code == 401
     assert client.get("/router/v1/table").json()["code"] == "not-authenticated"
@@ -128,7 +163,12 @@ async def test_agents_are_poked_over_their_socket_and_others_are_shut_out() -> N
     assert (await _socket("node-x.y"))[1] == "websocket.close"
     socket, said = await _socket(agent.credential)
     assert said == "websocket.accept"
-    await poke_now(["agents"])
-    assert (await socket.receive_output(5))["text"] == '{"nodes":[]}'
+    await poke_now({agents_topic(agent.facts.name): [agent.facts.name]})
+    assert (await socket.receive_output(5))["text"] == '{"nodes":["gb200-use1-d01-n01"]}'
+    await socket.send_input({"type": "websocket.receive", "text": '{"nodes": ["n7", "n8"]}'})
+    assert await socket.receive_nothing(0.2)
+    await poke_now({agents_topic("n9"): ["n9"]})  # another process's
+    await poke_now({agents_topic("n8"): ["n9", "n8"]})
+    assert (await socket.receive_output(5))["text"] == '{"nodes":["n8"]}'
     await socket.send_input({"type": "websocket.disconnect", "code": 1000})
     await socket.wait(5)
