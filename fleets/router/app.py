@@ -16,6 +16,7 @@ from denvweb.core.backoff import Backoff
 from denvweb.core.errors import DenvError, InvalidError
 from fleets.domain.protocol import ProbeResult, RouterReport, RouterTable
 from fleets.router.admission import Gate
+from fleets.router.board import EVERY_S, Board, Sharing
 from fleets.router.callers import RefusedError
 from fleets.router.client import ClientConnection
 from fleets.router.config import Config
@@ -68,7 +69,7 @@ class App:
         self.stage = Stage(
             clock_s=time.monotonic,
             make_gate=lambda capacity: Gate(capacity, limit=config.queue_limit, deadline_s=config.queue_deadline_s),
-            prefill_inflight=config.prefill_inflight,
+            prefill_inflight=max(1, config.prefill_inflight // config.peers),
             eject_after=config.eject_after,
             index=PrefixIndex(config.prefix_blocks),
         )
@@ -78,6 +79,8 @@ class App:
         self.reporter = Reporter(self.control, self._report)
         self.prober = Prober(self.stage, self.pipeline, self.reporter.probed)
         self.gauges = Gauges(self.stage, self.pool, self.telemetry)
+        board = Board(config.peer_board, peers=config.peers, own=config.peer_index) if config.peer_board else None
+        self.sharing = Sharing(board, self.stage) if board else None
 
     def apply(self, table: RouterTable) -> None:
         """Put a table in force everywhere."""
@@ -194,6 +197,8 @@ class App:
             "clients": (self._sweep, 10.0),
             "access-log": (self._write_log, 1.0),
         }
+        if self.sharing is not None:
+            steps["sharing"] = (self._share, EVERY_S)
         self._loops = [asyncio.create_task(self._forever(name, step, every_s), name=name) for name, (step, every_s) in steps.items()]
         log.info("router %s of %s listens on %s", self.config.label, self.config.stage, self.url)
 
@@ -311,6 +316,10 @@ class App:
 
     async def _write_log(self) -> None:
         self.pipeline.flush()
+
+    async def _share(self) -> None:
+        if self.sharing is not None:
+            self.sharing.exchange()
 
     async def _sweep(self) -> None:
         """Connections that ask nothing for long are ended, whether they sent half a head or none."""

@@ -45,7 +45,9 @@ class Config:
     eject_after: Annotated[int, "failures in a row that take a replica out"] = 3
     prefix_blocks: Annotated[int, "prompt blocks that the prefix index remembers"] = 200_000
     drain_deadline_s: Annotated[float, "after SIGTERM, for requests in flight to end"] = 60.0
-    limit_share: Annotated[int, "processes that share the limits of API keys; each grants one part of so many"] = 1
+    peers: Annotated[int, "processes that share the port, this one included; set by `--processes`"] = 1
+    peer_index: Annotated[int, "which of them this one is; set by `--processes`"] = 0
+    peer_board: Annotated[str, "file through which they tell each other their load; set by `--processes`"] = ""
     access_log: Annotated[str, "file for one JSON line a request, opened anew on SIGHUP; `-` is standard output, empty is none"] = ""
     tls_cert: Annotated[str, "PEM file with this router's certificate chain: clients then speak HTTPS; read anew on SIGHUP"] = ""
     tls_key: Annotated[str, "PEM file with the certificate's private key; empty: it is in `--tls-cert`"] = ""

@@ -39,8 +39,10 @@ class ReplicaState:
         "release",
         "role",
         "running",
+        "running_elsewhere",
         "spec",
         "tokens",
+        "tokens_elsewhere",
         "unreachable",
         "used_seq",
     )
@@ -48,8 +50,9 @@ class ReplicaState:
     def __init__(self, spec: RouteReplica) -> None:
         self.name = spec.replica
         self.take(spec)
-        self.running = 0
-        self.tokens = 0
+        self.running = 0  # requests there, those of this router's other processes included
+        self.tokens = 0  # to prefill there, likewise
+        self.running_elsewhere = self.tokens_elsewhere = 0  # the others' part of the two, as last told
         self.kv_use: float | None = None
         self.used_seq = 0
         self.ledger = Ledger()
@@ -63,6 +66,12 @@ class ReplicaState:
         self.out_until_s: float | None = None
         self.answers = True  # to the poller, when last asked
         self.unreachable = False  # it is out because it took no connection
+
+    def share(self, running: int, tokens: int) -> None:
+        """What other processes of this router have there."""
+        self.running += running - self.running_elsewhere
+        self.tokens += tokens - self.tokens_elsewhere
+        self.running_elsewhere, self.tokens_elsewhere = running, tokens
 
     def take(self, spec: RouteReplica) -> None:
         """What the newest table says of it."""
@@ -111,8 +120,8 @@ class UnitState:
         return UnitGauge(
             unit=self.spec.unit,
             prefill_queue=self.gate.depth,
-            prefill_inflight=sum(replica.running for replica in self.prefills),
-            decode_inflight=sum(replica.running for replica in self.decodes),
+            prefill_inflight=sum(replica.running - replica.running_elsewhere for replica in self.prefills),
+            decode_inflight=sum(replica.running - replica.running_elsewhere for replica in self.decodes),
             ejected=tuple(replica.name for replica in (*self.prefills, *self.decodes) if replica.out_until_s is not None),
         )
 

@@ -57,6 +57,7 @@ class PrefixIndex:
         self._bits: dict[str, int] = {}
         self._live = 0
         self._next_bit = 0
+        self.news: list[tuple[int, str]] | None = None  # blocks that were new to a replica; kept where somebody wants them
 
     def __len__(self) -> int:
         return len(self._masks)
@@ -102,9 +103,21 @@ class PrefixIndex:
             held = masks.get(block, 0)
             if not held & bit:
                 masks[block] = held | bit
+                if self.news is not None:
+                    self.news.append((block, replica))
             move_to_end(block)
-        while len(masks) > self._max_blocks:
-            masks.popitem(last=False)
+        self._trim()
+
+    def hear(self, block: int, replica: str) -> None:
+        """Another process sent a prompt with this block there."""
+        masks = self._masks
+        masks[block] = masks.get(block, 0) | (self._bits.get(replica) or self._new_bit(replica))
+        masks.move_to_end(block)
+        self._trim()
+
+    def _trim(self) -> None:
+        while len(self._masks) > self._max_blocks:
+            self._masks.popitem(last=False)
 
     def forget(self, replica: str) -> None:
         """The replica restarted or is gone: it holds nothing."""

@@ -1,20 +1,23 @@
 """Several router processes on one port: the kernel spreads connections over them (SO_REUSEPORT), and each reports under its own name.
 
 Each follows the table by itself, so that one that dies or hangs holds back none of the others; the parent only starts, restarts
-and ends them.
+and ends them. They see each other's load and prompts on a board (fleets.router.board).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
 
 from denvweb.core.backoff import Backoff
 from denvweb.core.errors import InvalidError
+from fleets.router.board import board_folder
 from fleets.router.config import Config
 
 log = logging.getLogger("fleets.router.processes")
@@ -24,10 +27,10 @@ STEADY_S = 30.0  # a process that ran for so long did not fail at start
 _BACKOFF = Backoff(first_s=0.2, cap_s=10.0)
 
 
-def argv_of(config: Config, argv: Sequence[str], index: int) -> list[str]:
+def argv_of(config: Config, argv: Sequence[str], index: int, board: str) -> list[str]:
     """The flags of one of the processes: the last value of a flag holds."""
-    share = str(config.processes * config.limit_share)
-    return [*argv, "--processes", "1", "--reuse-port", "--limit-share", share, "--name", f"{config.label}-{index}"]
+    peer = ["--peers", str(config.processes), "--peer-index", str(index), "--peer-board", board]
+    return [*argv, "--processes", "1", "--reuse-port", *peer, "--name", f"{config.label}-{index}"]
 
 
 class Processes:
@@ -39,6 +42,7 @@ class Processes:
         self._config = config
         self._argv = argv
         self._stopping = asyncio.Event()
+        self._env = {**os.environ, "PYTHONHASHSEED": str(1 + random.SystemRandom().randrange(2**32 - 1))}
         self.running: dict[int, asyncio.subprocess.Process] = {}
 
     async def run(self) -> int:
@@ -47,7 +51,11 @@ class Processes:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
-        keepers = [asyncio.create_task(self._keep(index)) for index in range(self._config.processes)]
+        with tempfile.NamedTemporaryFile(prefix="denv-router-", dir=board_folder()) as board:
+            return await self._run(board.name)
+
+    async def _run(self, board: str) -> int:
+        keepers = [asyncio.create_task(self._keep(index, board)) for index in range(self._config.processes)]
         await self._stopping.wait()
         for process in self.running.values():
             process.terminate()
@@ -62,13 +70,13 @@ class Processes:
         for process in self.running.values():
             process.send_signal(signal.SIGHUP)
 
-    async def _keep(self, index: int) -> int:
+    async def _keep(self, index: int, board: str) -> int:
         """Run one, and again when it ends by itself; its last exit status."""
         loop, failed = asyncio.get_running_loop(), 0
         while True:
             started_s = loop.time()
-            command = [sys.executable, "-m", "fleets.router.main", *argv_of(self._config, self._argv, index)]
-            process = self.running[index] = await asyncio.create_subprocess_exec(*command)
+            command = [sys.executable, "-m", "fleets.router.main", *argv_of(self._config, self._argv, index, board)]
+            process = self.running[index] = await asyncio.create_subprocess_exec(*command, env=self._env)
             status = await process.wait()
             del self.running[index]
             if self._stopping.is_set():

@@ -48,7 +48,7 @@ class Services:
         self.telemetry = telemetry
         self.ratio = TokenRatio()
         self.leases = Leases(config.gauge_every_s)
-        self.callers = Callers(config.limit_share)
+        self.callers = Callers(config.peers)
         self.ended = ended  # told of each request that is over
 
     def message(self, head: RequestHead, leg_id: bytes, address: Address, body: bytes) -> bytes:

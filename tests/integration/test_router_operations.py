@@ -95,8 +95,11 @@ async def test_each_key_has_limits_of_its_own(tmp_path: Path) -> None:
         assert "errors" not in bench.counters()  # a limit is no failure of the service
 
 
-def test_processes_of_one_port_share_the_limits() -> None:
-    assert "--limit-share 4" in " ".join(argv_of(Config(stage=STAGE, processes=4), [], 1))
+async def test_processes_of_one_port_share_the_limits(tmp_path: Path) -> None:
+    assert "--peers 4 --peer-index 1" in " ".join(argv_of(Config(stage=STAGE, processes=4), [], 1, "/board"))
+    good, key = _key(requests_per_min=8)
+    async with engines("a") as (a,), router(tmp_path, _keyed(a, key), peers=4) as bench:
+        assert [(await bench.ask(chat(), headers=_bearer(good.text))).status for _ in range(3)] == [200, 200, 429]
 
 
 async def test_the_access_log_has_a_line_for_each_request(tmp_path: Path) -> None:
