@@ -40,6 +40,14 @@ def gauge_x(evidence: float, trips_at: float) -> float:
 
 def _limit_text(verdict: AlarmVerdict) -> str:
     allowed = f"≤ {words.share(verdict.p0)}"
+    if verdict.over is not None:
+        return f"at most {words.share(verdict.over - 1)} over the release beside it"
+    if verdict.metric == "kv-effective":
+        return f"not moved {allowed}"
+    if verdict.metric == "prefill-queue":
+        return f"over {verdict.limit or 0:,.0f} waiting {allowed}"
+    if verdict.metric == "kv-use":
+        return f"readings over {words.share(verdict.limit or 0)} {allowed}"
     if verdict.limit_s is None:
         return allowed
     over = f"{verdict.limit_s * 1000:,.0f} ms"

@@ -15,6 +15,7 @@ from metrics.domain.views import GroupView, LatencyView, MetricsView
 from releases.domain.views import AlarmView, StageView
 
 _WATCH_EVERY_S = 2.0
+_OWN_FIGURE = ("kv-effective", "prefill-queue", "kv-use")  # what an alarm on it counts is in no other column
 
 
 def _ms(seconds: float | None) -> str:
@@ -42,26 +43,32 @@ def _prefilled_locally(group: GroupView) -> str:
     return f"{format_ratio(group.local_ratio)}  ({reasons})" if reasons else format_ratio(group.local_ratio)
 
 
-_ROWS: tuple[tuple[str, str, Callable[[GroupView], str]], ...] = (
-    ("ttft  p50 p90 p99", "ttft", lambda g: _quantiles(g.latencies.get(Metric.TTFT))),
-    ("  queue prefill kv 1st", "", _phases),
-    ("itl   p50 p90 p99", "itl", lambda g: _quantiles(g.latencies.get(Metric.ITL))),
-    ("e2e   p50 p90 p99", "e2e", lambda g: _quantiles(g.latencies.get(Metric.E2E))),
-    ("error-rate", "error-rate", lambda g: format_ratio(g.error_ratio)),
-    ("requests", "", lambda g: f"{g.requests:,}  {g.per_s:.1f}/s"),
-    ("prefill queue", "", _gauge("prefill_queue", lambda x: f"{x:.0f} waiting")),
-    ("decode KV", "", _gauge("kv_use", lambda x: f"{x:.0%}")),
-    ("prefix-cache hits", "", lambda g: f"{format_ratio(g.cached_ratio)} of tokens"),
-    ("prefilled locally", "", _prefilled_locally),
+def _kv_moved(group: GroupView) -> str:
+    return f"{group.remote - group.kv_lost:,} of {group.remote:,} remote" if group.remote else "-"
+
+
+_ROWS: tuple[tuple[str, tuple[str, ...], Callable[[GroupView], str]], ...] = (
+    ("ttft  p50 p90 p99", ("ttft",), lambda g: _quantiles(g.latencies.get(Metric.TTFT))),
+    ("  queue prefill kv 1st", ("queue", "kv-transfer"), _phases),
+    ("itl   p50 p90 p99", ("itl",), lambda g: _quantiles(g.latencies.get(Metric.ITL))),
+    ("e2e   p50 p90 p99", ("e2e",), lambda g: _quantiles(g.latencies.get(Metric.E2E))),
+    ("error-rate", ("error-rate",), lambda g: format_ratio(g.error_ratio)),
+    ("requests", (), lambda g: f"{g.requests:,}  {g.per_s:.1f}/s"),
+    ("KV moved", ("kv-effective",), _kv_moved),
+    ("prefill queue", ("prefill-queue",), _gauge("prefill_queue", lambda x: f"{x:.0f} waiting")),
+    ("decode KV", ("kv-use",), _gauge("kv_use", lambda x: f"{x:.0%}")),
+    ("prefix-cache hits", (), lambda g: f"{format_ratio(g.cached_ratio)} of tokens"),
+    ("prefilled locally", (), _prefilled_locally),
 )
 
 
-def _alarm_cell(alarms: tuple[AlarmView, ...], metric: str) -> str:
+def _alarm_cell(alarms: tuple[AlarmView, ...], metrics: tuple[str, ...]) -> str:
     cells = []
     for alarm in alarms:
-        if metric and alarm.metric == metric:
+        if alarm.metric in metrics:
             level = {"over": "bad", "ok": "ok"}.get(alarm.state, "")
-            cells.append(f"{alarm.name} {alarm.limit_text} {paint(alarm.state, level)}")
+            own = f" {alarm.value_text}," if alarm.metric in _OWN_FIGURE and alarm.value is not None else ""
+            cells.append(f"{alarm.name} {alarm.limit_text}{own} {paint(alarm.state, level)}")
     return "  ".join(cells) or "-"
 
 
@@ -86,7 +93,7 @@ def metrics_text(view: MetricsView, stage: StageView) -> str:
         share = f" ({stage.releases[group.group]:.0%})" if group.group in stage.releases else ""
         titles.append(f"release {group.group.partition('@')[2] or group.group}{share}")
     rows = [["", *titles, "alarm"]]
-    rows += [[name, *(cell(group) for group in view.groups), _alarm_cell(stage.alarms, metric)] for name, metric, cell in _ROWS]
+    rows += [[name, *(cell(group) for group in view.groups), _alarm_cell(stage.alarms, metrics)] for name, metrics, cell in _ROWS]
     return "\n".join(["   ".join(head), "", table(rows), *(["", *advice] if (advice := _advice(stage.alarms)) else [])])
 
 

@@ -6,7 +6,6 @@ import click
 
 from denvweb.cli.client import Client
 from denvweb.cli.output import echo_json, json_option, paint, split_stage, table
-from denvweb.core.units import format_ms, format_ratio
 from metrics.domain.views import EventView
 from releases.domain.views import AlarmView, StageView
 
@@ -15,13 +14,16 @@ _LEVELS = {"steady": "ok", "held": "warn", "blocked": "bad", "rolling-back": "ba
 
 def alarm_value(alarm: AlarmView) -> str:
     """The present value beside the limit, in the alarm's own unit."""
-    value = format_ms(alarm.value) if alarm.limit_s is not None else format_ratio(alarm.value)
-    return f"{value} of {alarm.limit_text}"
+    return f"{alarm.value_text} of {alarm.limit_text}"
 
 
 def _row(stage: StageView) -> list[str]:
     weights = "  ".join(f"{release.partition('@')[2]} {share:.0%}" for release, share in stage.releases.items() if share)
-    alarms = "  ".join(f"{alarm.name} {paint(alarm_value(alarm), 'bad' if alarm.state == 'over' else '')}" for alarm in stage.alarms)
+    alarms = "  ".join(
+        f"{alarm.name} {paint(alarm_value(alarm), 'bad' if alarm.state == 'over' else '')}"
+        for alarm in stage.alarms
+        if alarm.state != "rests"
+    )
     state = paint(stage.state, _LEVELS.get(stage.state, ""))
     fleets = ", ".join(stage.fleets) + (" (simulated)" if stage.simulated else "")
     return [stage.stage, state, weights or "-", f"{stage.units_ready}/{stage.replicas}", fleets, alarms or "-"]

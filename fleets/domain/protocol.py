@@ -221,6 +221,7 @@ class UnitGauge:
     prefill_inflight: int = 0
     decode_inflight: int = 0
     ejected: tuple[str, ...] = ()  # replicas that this router has taken out
+    kv_use: float | None = None  # of the fullest decode replica's KV cache, 0 to 1; None while no engine tells
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,13 +77,17 @@ class Gauges:
             return
         if replica.role is not Role.PREFILL:
             replica.kv_use = kv_use_of(body)
-            self._check_moved(replica, body)
+            self._count(replica)
+            for series, (judged, recomputed) in replica.ledger.read(loaded_of(body), now_s=now()).items():
+                series.alarms.kv_judged(judged, recomputed)
+                series.count("kv.recomputed", recomputed)
         if replica.out_until_s is not None and replica.unreachable:
             replica.out_until_s = time.monotonic()  # it was out because nobody was there; now somebody is
 
-    def _check_moved(self, replica: ReplicaState, metrics: bytes) -> None:
-        recomputed = replica.ledger.read(loaded_of(metrics), now_s=now())
+    def _count(self, replica: ReplicaState) -> None:
+        """A reading of the KV cache counts for the alarms of what has traffic; one that is warm, or empty before its turn, says nothing."""
         unit = next((unit for unit in self._stage.units.values() if replica in unit.decodes), None)
-        if recomputed and unit is not None:
-            series = self._telemetry.series(unit.spec.unit, unit.spec.prefill_release, replica.spec.release, Route.REMOTE, False)
-            series.count("kv.recomputed", recomputed)
+        if replica.kv_use is None or unit is None or not (unit.spec.routable and self._stage.weights.get(unit.spec.release)):
+            return
+        spec, route = unit.spec, Route.AGGREGATED if unit.aggregated else Route.REMOTE
+        self._telemetry.series(spec.unit, spec.prefill_release, replica.spec.release, route, False).alarms.kv_read(replica.kv_use)

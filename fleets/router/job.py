@@ -99,6 +99,8 @@ class Job(Reply):
             self.refuse(503, "no-unit", "no serving unit can take this request now", retry_after_s=2)
             return
         services.stage.enter(choice)
+        if not choice.unit.aggregated:
+            self.waiting = choice.unit.gate.depth
         if choice.fallback:
             self.reasons = [Reason.FALLBACK_RELEASE]
         if choice.decision.remote:
@@ -156,6 +158,7 @@ class Job(Reply):
             self.refuse(502, "prefill", self.prefill_failure or "no prefill replica")
             return
         choice.decision = _PREFILL_FAILED
+        self.kv_lost = choice.decode.ledger.tells
         self._decode(choice, None)
 
     def prefill_ended(self, failure: str, *, again: bool) -> None:
@@ -185,6 +188,7 @@ class Job(Reply):
             kv = None
         if kv is None:
             self.kv_recomputed = True  # status 200, but there is nothing to fetch: decode computes it all again
+            self.kv_lost = choice.decode.ledger.tells
         self._decode(choice, kv)
 
     def prefill_refused(self, head: AnswerHead, body: bytes) -> None:
@@ -342,7 +346,7 @@ class Job(Reply):
         self.release = choice.release
         self._let_go_of_unit()
         self.restart()
-        self._tried, self.holds_kv, self.reasons = 0, False, None
+        self._tried, self.holds_kv, self.reasons, self.kv_lost = 0, False, None, False
         self.start()
 
     def _refuse_for(self, error: LegError) -> None:
@@ -358,6 +362,7 @@ class Job(Reply):
         if failure:
             self.error = "decode"
             self.kv_failed = choice.decision.remote
+            self.kv_lost = self.kv_lost or (self.kv_failed and decode.ledger.tells)
             stage.failed(decode, None, self._engine_id)
             return
         if decode.failures or decode.out_until_s is not None:
@@ -367,9 +372,9 @@ class Job(Reply):
         if stage.indexed:
             stage.index.add(self.blocks, decode.name)
         usage = self.usage
-        if choice.decision.remote and not self.kv_recomputed and self.sent_s is not None:
+        if choice.decision.remote and not self.kv_recomputed and self.sent_s is not None and self.series is not None:
             tokens = max(0, (usage.prompt if usage else self.prompt_tokens) - choice.decode_held_tokens)
-            decode.ledger.ended(sent_s=self.sent_s, tokens=tokens)
+            decode.ledger.ended(self.series, sent_s=self.sent_s, tokens=tokens)
         if usage is None:
             return
         if stage.indexed and self.ask.exact_tokens is None and self.samples == 1 and self.ask.prompt:

@@ -123,6 +123,7 @@ class UnitState:
             prefill_inflight=sum(replica.running - replica.running_elsewhere for replica in self.prefills),
             decode_inflight=sum(replica.running - replica.running_elsewhere for replica in self.decodes),
             ejected=tuple(replica.name for replica in (*self.prefills, *self.decodes) if replica.out_until_s is not None),
+            kv_use=max((replica.kv_use for replica in self.decodes if replica.kv_use is not None), default=None),
         )
 
 

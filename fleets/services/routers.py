@@ -67,12 +67,13 @@ def _router_write(report: RouterReport, now: datetime) -> None:
 
 
 def _values(gauge: UnitGauge) -> dict[str, float]:
-    return {
+    values: dict[str, float] = {
         "prefill_queue": gauge.prefill_queue,
         "prefill_inflight": gauge.prefill_inflight,
         "decode_inflight": gauge.decode_inflight,
         "ejected": len(gauge.ejected),
     }
+    return values if gauge.kv_use is None else {**values, "kv_use": gauge.kv_use}
 
 
 def _probes_take(stage: str, probes: Sequence[ProbeResult], now: datetime) -> None:

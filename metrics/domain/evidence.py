@@ -8,20 +8,21 @@ NeurIPS 2022; Waudby-Smith & Ramdas, JRSS-B 2023; Shin, Ramdas & Rinaldo (e-dete
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from math import exp, log, log1p
 from operator import add
 
-from metrics.domain.alarm import BREACH_ODDS, ITL, NOTHING, health_bound
+from metrics.domain.alarm import BREACH_ODDS, NOTHING, health_bound
+from metrics.domain.alarm_text import ITL
 from metrics.domain.beta import interval, log_beta, log_betainc, log_sum
 from metrics.domain.types import AlarmCount, AlarmSpec
 
 BREACH_PRIOR = (0.5, 12.0)  # Beta over the true share, cut to above the limit: most mass just over it, some far over it
 HEALTH_PRIOR = (0.5, 60.0)  # the same for a healthy release, cut to under the bound
 TOLERANCE = 1.25  # how many times the baseline's share the canary's may be
-_RATIOS = tuple(TOLERANCE * (20.0 / TOLERANCE) ** ((i + 1) / 16) for i in range(16))  # alternatives, up to 20 times
+_RATIOS = tuple(16.0 ** ((i + 1) / 16) for i in range(16))  # alternatives, as multiples of the tolerance
 RESTART_EVERY = 300  # requests of the canary
 _ALTERNATIVES = 24
 PLAINLY_BROKEN_RATIO = 0.2
@@ -172,7 +173,24 @@ class RelativeState:
     newest_n: int = 0
 
 
-def relative_look(state: RelativeState, canary: AlarmCount, baseline: AlarmCount) -> RelativeState:
+def tolerance_of(spec: AlarmSpec) -> float:
+    """How many times the baseline's share the canary's may be.
+
+    A comparison of latencies has its tolerance in the thresholds: were the canary's latencies at most `over` times the baseline's,
+    its share over `over` times the baseline's quantile would be at most the baseline's share over the quantile itself. That holds
+    whatever the quantile was taken to be and however both move together, so the shares themselves must only not differ.
+    """
+    if spec.over is None:
+        return TOLERANCE
+    return spec.over if spec.base_s is None else 1.0
+
+
+def baseline_count(spec: AlarmSpec, count: AlarmCount) -> AlarmCount:
+    """The baseline's counts as they are compared with the canary's."""
+    return count if spec.base_s is None else replace(count, k=count.base_k)
+
+
+def relative_look(state: RelativeState, canary: AlarmCount, baseline: AlarmCount, tolerance: float = TOLERANCE) -> RelativeState:
     """Bet on whose exceedances the new ones are.
 
     Were the canary's share r times the baseline's, an exceedance would be the canary's with chance r m / (r m + n), m and n
@@ -190,7 +208,7 @@ def relative_look(state: RelativeState, canary: AlarmCount, baseline: AlarmCount
         newest, newest_n = newest + 1, state.canary.n
         logs = _restarted(logs, newest)
     if min(requests) > 0:
-        logs = tuple([held + _log_ratio(ratio, requests, over) for held, ratio in zip(logs, _RATIOS, strict=True)])
+        logs = tuple([held + _log_ratio(ratio, tolerance, requests, over) for held, ratio in zip(logs, _RATIOS, strict=True)])
     return RelativeState(logs, canary, baseline, newest, newest_n)
 
 
@@ -199,13 +217,13 @@ def relative_begin_anew(state: RelativeState) -> RelativeState:
     return RelativeState(logs=_restarted(state.logs, state.newest + 1), newest=state.newest + 1)
 
 
-def _log_ratio(ratio: float, requests: tuple[int, int], over: tuple[float, float]) -> float:
-    """log of the binomial likelihood at `ratio` over that at the tolerance."""
+def _log_ratio(times: float, tolerance: float, requests: tuple[int, int], over: tuple[float, float]) -> float:
+    """log of the binomial likelihood at `times` the tolerance over that at the tolerance."""
     if not over[0] and not over[1]:
         return 0.0
     m, n = requests
-    both = log((TOLERANCE * m + n) / (ratio * m + n))
-    return over[0] * log(ratio / TOLERANCE) + (over[0] + over[1]) * both
+    both = log((tolerance * m + n) / (times * tolerance * m + n))
+    return over[0] * log(times) + (over[0] + over[1]) * both
 
 
 def log_relative_evidence(state: RelativeState) -> float:

@@ -82,6 +82,8 @@ def group_view(group: str, figures: Figures, gauges: Mapping[str, float], span_s
         local_ratio=ratio(counters.get(LOCAL, 0), counters.get(ROUTED, 0)),
         reasons=_under("reason.", counters),
         gauges=dict(gauges),
+        remote=counters.get(ROUTED, 0) - counters.get(LOCAL, 0),
+        kv_lost=counters.get("kv.failed", 0) + counters.get("kv.recomputed", 0),
     )
 
 

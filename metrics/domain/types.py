@@ -42,14 +42,25 @@ class SeriesKey:
 class AlarmSpec:
     """One alarm of a stage, as the router counts it and the control plane tests it.
 
-    `ttft-p99: 1500ms` reads P(TTFT > 1.5 s) <= 0.01: metric `ttft`, limit_s 1.5, p0 0.01.
-    For `error-rate: 1%` the metric is `error-rate`, limit_s is None and p0 is 0.01.
+    `ttft-p99: 1500ms` reads P(TTFT > 1.5 s) <= 0.01: metric `ttft`, limit_s 1.5, p0 0.01. `error-rate: 1%` has no limit but its p0.
+    `prefill-queue: 32` and `kv-use: 90%` have a `limit` (requests that wait; a share of the cache) and a p0 of 0.01.
+
+    With `over` it is a comparison with the release that serves beside: `over-baseline: 25%` is over 1.25. A latency then needs
+    `base_s`, the baseline's own quantile, fixed before anything is counted; without it nothing is counted.
     """
 
     name: str
     metric: str
     p0: float
     limit_s: float | None = None
+    limit: float | None = None
+    over: float | None = None
+    base_s: float | None = None
+
+    @property
+    def key(self) -> str:
+        """What its counts are kept under: another `base_s` is another question, and its counts never add up with the old ones."""
+        return self.name if self.base_s is None else f"{self.name}@{self.base_s * 1e6:.0f}us"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +69,14 @@ class AlarmCount:
 
     For `itl` the request is the unit, and k is the sum over requests of the share of its gaps that were over the limit
     (tokens of one request are correlated); `bets` then holds the log-wealth sums that metrics.domain.alarm defines.
-    All three add up over routers and windows.
+    For a comparison of latencies k counts what is over the baseline's quantile and its tolerance, `base_k` what is over the
+    quantile itself. All add up over routers and windows.
     """
 
     n: int = 0
     k: float = 0.0
     bets: tuple[float, ...] = ()
+    base_k: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

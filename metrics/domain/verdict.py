@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from math import log
 
-from denvweb.core.units import format_duration
-from metrics.domain.alarm import ERROR_RATE, ITL, NOTHING
+from metrics.domain.alarm import NOTHING
+from metrics.domain.alarm_text import ERROR_RATE
 from metrics.domain.beta import interval
 from metrics.domain.evidence import (
     ArmState,
@@ -15,15 +15,18 @@ from metrics.domain.evidence import (
     arm_begin_anew,
     arm_look,
     as_ratio,
+    baseline_count,
     log_arm_evidence,
     log_health_of,
     log_relative_evidence,
     plainly_broken,
     relative_begin_anew,
     relative_look,
+    tolerance_of,
 )
 from metrics.domain.spell import LASTS_S, Spell, spell_look
 from metrics.domain.types import AlarmCount, AlarmSpec
+from metrics.domain.verdict_text import sentence_of
 from metrics.domain.views import AlarmVerdict
 
 HEALTH_NEEDS = 20.0  # health is proved at 5%
@@ -63,6 +66,8 @@ def state_begin_anew(spec: AlarmSpec, state: JudgeState) -> JudgeState:
 
 def state_look(spec: AlarmSpec, state: JudgeState, arms: Arms, now: datetime) -> JudgeState:
     """The state after a look. The same counts again change nothing but the time for which a breach has lasted."""
+    if spec.over is not None:
+        return _compare(spec, state, arms)
     baseline = arms.baseline or state.baseline.seen
     if _fell(state.canary.seen, arms.canary) or _fell(state.baseline.seen, baseline):
         state = state_begin_anew(spec, state)  # rows are gone; counts that fall have no meaning as a continuation
@@ -74,6 +79,14 @@ def state_look(spec: AlarmSpec, state: JudgeState, arms: Arms, now: datetime) ->
     )
 
 
+def _compare(spec: AlarmSpec, state: JudgeState, arms: Arms) -> JudgeState:
+    """A look at a comparison: only whose exceedances they are matters, and no limit."""
+    canary, baseline = arms.canary, baseline_count(spec, arms.baseline) if arms.baseline else state.relative.baseline
+    if _fell(state.relative.canary, canary) or _fell(state.relative.baseline, baseline):
+        state = state_begin_anew(spec, state)
+    return replace(state, relative=relative_look(state.relative, canary, baseline, tolerance_of(spec)))
+
+
 def _fell(before: AlarmCount, now: AlarmCount) -> bool:
     return now.n < before.n or now.k < before.k - 1e-6
 
@@ -81,6 +94,8 @@ def _fell(before: AlarmCount, now: AlarmCount) -> bool:
 def verdict_of(spec: AlarmSpec, state: JudgeState, arms: Arms, *, alpha: float, fresh: bool) -> AlarmVerdict:
     """The verdict on a state that has looked at `arms`. Without fresh figures nothing counts as healthy."""
     count = arms.canary
+    if spec.over is not None:
+        return _compared(spec, state, arms, alpha=alpha, fresh=fresh)
     low, high = interval(count.n, count.k) if count.n else (None, None)
     log_evidence, log_health = log_arm_evidence(spec, state.canary), log_health_of(spec, count)
     at_once = spec.metric == ERROR_RATE and plainly_broken(count.n, count.k)
@@ -91,6 +106,7 @@ def verdict_of(spec: AlarmSpec, state: JudgeState, arms: Arms, *, alpha: float, 
         alarm=spec.name,
         metric=spec.metric,
         limit_s=spec.limit_s,
+        limit=spec.limit,
         p0=spec.p0,
         n=count.n,
         k=count.k,
@@ -114,48 +130,33 @@ def verdict_of(spec: AlarmSpec, state: JudgeState, arms: Arms, *, alpha: float, 
     return replace(verdict, sentence=sentence_of(verdict))
 
 
-def sentence_of(verdict: AlarmVerdict) -> str:
-    """`ttft-p99: 9 of 1,204 requests over 1,500 ms (0.75%, 0.34-1.41%), evidence 0.06 : 1, rolls back at 300 : 1; health proved`."""
-    parts = [f"{verdict.alarm}: {_counted(verdict)}, evidence {ratio_text(verdict.evidence)}, rolls back at {ratio_text(verdict.trips_at)}"]
-    if verdict.relative_evidence is not None:
-        parts.append(f"against the baseline {ratio_text(verdict.relative_evidence)}")
-    if verdict.baseline_breaching:
-        parts.append("the baseline breaks the limit too")
-    if verdict.lasted_s is not None and verdict.evidence >= verdict.trips_at:
-        lasted, needed = format_duration(verdict.lasted_s), format_duration(LASTS_S)
-        parts.append(f"over the limit for {lasted} without a break, {needed} count where no old release serves beside it")
-    if verdict.at_once:
-        parts.append("errors are plainly over 20%")
-    if not verdict.fresh:
-        parts.append("no figures came in lately")
-    elif verdict.health >= verdict.health_needs:
-        parts.append("health proved")
-    elif verdict.evidence < verdict.trips_at:
-        parts.append(f"health {ratio_text(verdict.health)}, proved at {ratio_text(verdict.health_needs)}")
-    return "; ".join(parts)
-
-
-def _counted(verdict: AlarmVerdict) -> str:
-    if not verdict.n or verdict.rate is None or verdict.rate_low is None or verdict.rate_high is None:
-        return "no requests yet"
-    bounds = f"{_percent(verdict.rate_low)}-{_percent(verdict.rate_high)}%"
-    span = f"({_percent(verdict.rate)}%, {bounds})"
-    limit = f"{(verdict.limit_s or 0) * 1000:,.6g} ms"
-    if verdict.metric == ERROR_RATE:
-        return f"{verdict.k:,.0f} of {verdict.n:,} requests failed {span}, limit {_percent(verdict.p0)}%"
-    if verdict.metric == ITL:
-        return f"{_percent(verdict.rate)}% of token gaps over {limit} in {verdict.n:,} requests ({bounds})"
-    return f"{verdict.k:,.0f} of {verdict.n:,} requests over {limit} {span}"
-
-
-def _percent(ratio: float) -> str:
-    return f"{ratio * 100:.2f}".rstrip("0").rstrip(".")
-
-
-def ratio_text(ratio: float) -> str:
-    """Evidence for people: two digits are all that it is good for."""
-    if ratio < 0.01:
-        return "under 0.01 : 1"
-    if ratio > 1_000_000:
-        return "over 1,000,000 : 1"
-    return f"{float(f'{ratio:.2g}'):,.12g} : 1"
+def _compared(spec: AlarmSpec, state: JudgeState, arms: Arms, *, alpha: float, fresh: bool) -> AlarmVerdict:
+    """The verdict on a comparison. It has no proof of health of its own: a hold needs its `min-requests` without a breach."""
+    count, baseline = arms.canary, state.relative.baseline
+    low, high = interval(count.n, count.k) if count.n else (None, None)
+    evidence = log_relative_evidence(state.relative)
+    verdict = AlarmVerdict(
+        alarm=spec.name,
+        metric=spec.metric,
+        limit_s=spec.limit_s if spec.base_s is None or spec.over is None else spec.base_s * spec.over,
+        limit=spec.limit,
+        p0=spec.p0,
+        over=spec.over,
+        base_s=spec.base_s,
+        n=count.n,
+        k=count.k,
+        rate=count.k / count.n if count.n else None,
+        rate_low=low,
+        rate_high=high,
+        evidence=as_ratio(evidence),
+        trips_at=1 / alpha,
+        tripped=evidence >= -log(alpha),
+        health=0.0,
+        health_needs=HEALTH_NEEDS,
+        healthy=False,
+        baseline_n=baseline.n,
+        baseline_k=baseline.k,
+        relative_evidence=as_ratio(evidence),
+        fresh=fresh,
+    )
+    return replace(verdict, sentence=sentence_of(verdict))

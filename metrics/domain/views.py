@@ -40,6 +40,8 @@ class GroupView:
     local_ratio: float | None  # of requests
     reasons: dict[str, int]  # why a request was prefilled where it was
     gauges: dict[str, float]  # newest: prefill_queue, prefill_inflight, decode_inflight, kv_use, ...
+    remote: int = 0  # requests whose KV was to be moved from prefill to decode
+    kv_lost: int = 0  # of which it failed, or decode computed all again
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,10 @@ class AlarmVerdict:
     sentence: str = ""
     at_once: bool = False  # errors plainly over 20%: reason enough without a baseline and without waiting
     lasted_s: float | None = None  # for how long over the limit without a break; None with a baseline, where it does not matter
+    limit: float | None = None  # of a queue (requests) or a cache (its share); None for all others
+    over: float | None = None  # of a comparison: how many times the baseline's it may be
+    base_s: float | None = None  # and, for a latency, the baseline's own quantile
+    synthetic: bool = False  # of requests that denv made, and of them alone
 
 
 @dataclass(frozen=True, slots=True)

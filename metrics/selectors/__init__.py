@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from metrics.selectors.chain import chain_view
 from metrics.selectors.channels import channels_view
-from metrics.selectors.figures import alarm_values, metrics_view
+from metrics.selectors.figures import alarm_figures, metrics_view, with_baselines
 from metrics.selectors.frames import frame_view
 from metrics.selectors.journal import events_after, events_view, latest_seq
 
-__all__ = ["alarm_values", "chain_view", "channels_view", "events_after", "events_view", "frame_view", "latest_seq", "metrics_view"]
+__all__ = [
+    "alarm_figures",
+    "chain_view",
+    "channels_view",
+    "events_after",
+    "events_view",
+    "frame_view",
+    "latest_seq",
+    "metrics_view",
+    "with_baselines",
+]

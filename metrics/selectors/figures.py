@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from denvweb.core.errors import InvalidError
-from metrics.domain.alarm import ERROR_RATE
-from metrics.domain.figures import GROUPINGS, TOTAL, gauge_sum, group_of, group_order, group_view, ratio, with_route
+from metrics.domain.alarm_figure import COUNTED, AlarmFigure, alarm_figure
+from metrics.domain.alarm_text import ITL, TIMED
+from metrics.domain.figures import GROUPINGS, TOTAL, gauge_sum, group_of, group_order, group_view, with_route
 from metrics.domain.types import AlarmSpec
 from metrics.domain.views import MetricsView
 from metrics.domain.window import Figures
@@ -16,6 +18,8 @@ from metrics.models import WINDOW_S, GaugeWindow
 from metrics.selectors.windows import floor_to, users_windows
 
 _GAUGES_NEW = timedelta(seconds=30)
+BASELINE_SPAN = timedelta(hours=1)
+COMPARED_BY_QUANTILE = (ITL, *TIMED)
 
 
 def check_grouping(by: str) -> None:
@@ -83,18 +87,30 @@ def _gauges_of(gauges: dict[str, dict[str, float]], units: set[str]) -> dict[str
     return {name: gauge_sum(name, values) for name, values in sorted(by_name.items())}
 
 
-def alarm_values(*, stage: str, alarms: Sequence[AlarmSpec], span_s: float, now: datetime) -> dict[str, tuple[float | None, int]]:
-    """By alarm: the present value at the alarm's own quantile in seconds (or the share of errors), and of how many samples."""
+def alarm_figures(*, stage: str, alarms: Sequence[AlarmSpec], span_s: float, now: datetime) -> dict[str, AlarmFigure]:
+    """By alarm: the present figure at the alarm's own quantile, or its share."""
     figures = Figures()
     rows = users_windows(stage=stage, begin=floor_to(now - timedelta(seconds=span_s), WINDOW_S), end=now)
-    for counters, histograms in rows.values_list("counters", "histograms").iterator():
-        figures.add_kept(counters, {}, histograms)
-    return {spec.name: _alarm_value(spec, figures) for spec in alarms}
+    own = any(spec.metric in COUNTED for spec in alarms)
+    for counters, histograms, kept in rows.values_list("counters", "histograms", "alarms").iterator():
+        figures.add_kept(counters, kept if own else {}, histograms)
+    return {spec.name: alarm_figure(spec, figures) for spec in alarms}
 
 
-def _alarm_value(spec: AlarmSpec, figures: Figures) -> tuple[float | None, int]:
-    if spec.metric == ERROR_RATE:
-        requests = figures.counters.get("requests", 0)
-        return ratio(figures.counters.get("errors", 0), requests), requests
-    histogram = figures.histogram(spec.metric)
-    return histogram.quantile(1 - spec.p0), histogram.count
+def with_baselines(*, stage: str, release: str, alarms: Sequence[AlarmSpec], now: datetime) -> tuple[AlarmSpec, ...]:
+    """The alarms with the quantiles of `release`, as it was lately, in those that compare latencies with it.
+
+    They are fixed before anything is counted, so whatever they come to be, the test stays valid (metrics.domain.evidence.tolerance_of).
+    """
+    if not any(spec.over is not None and spec.metric in COMPARED_BY_QUANTILE for spec in alarms):
+        return tuple(alarms)
+    figures = Figures()
+    rows = users_windows(stage=stage, begin=floor_to(now - BASELINE_SPAN, WINDOW_S), end=now)
+    for (histograms,) in rows.filter(prefill_release=release, decode_release=release).values_list("histograms").iterator():
+        figures.add_kept({}, {}, histograms)
+    return tuple(
+        replace(spec, base_s=figures.histogram(spec.metric).quantile(1 - spec.p0))
+        if spec.over is not None and spec.metric in COMPARED_BY_QUANTILE
+        else spec
+        for spec in alarms
+    )

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from django.db.models import Max, Q, QuerySet
 
 from metrics.domain.alarm import NOTHING
+from metrics.domain.types import AlarmSpec
 from metrics.domain.verdict import Arms
 from metrics.domain.window import Figures
 from metrics.models import ROLLED_S, WINDOW_S, IngestedReport, Window
@@ -50,18 +51,18 @@ def users_windows(*, stage: str, begin: datetime, end: datetime) -> QuerySet[Win
 
 
 def alarm_arms(
-    *, stage: str, names: Sequence[str], canary_release: str, baseline_release: str | None, since: datetime, now: datetime
+    *, stage: str, alarms: Sequence[AlarmSpec], canary_release: str, baseline_release: str | None, since: datetime, now: datetime
 ) -> dict[str, Arms]:
     """Exact counts by alarm since the window that holds `since`. Whatever the canary had a part in is the canary's."""
     begin = floor_to(since, WINDOW_S if now - since < _FINE_KEPT else ROLLED_S)
     ours = (canary_release, *([baseline_release] if baseline_release else []))
     rows = users_windows(stage=stage, begin=begin, end=now).filter(Q(decode_release__in=ours) | Q(prefill_release__in=ours))
     canary, baseline = Figures(), Figures()
-    for prefill, decode, alarms in rows.values_list("prefill_release", "decode_release", "alarms"):
-        (canary if canary_release in (prefill, decode) else baseline).add_kept({}, alarms, {})
+    for prefill, decode, kept in rows.values_list("prefill_release", "decode_release", "alarms"):
+        (canary if canary_release in (prefill, decode) else baseline).add_kept({}, kept, {})
     return {
-        name: Arms(canary=canary.alarms.get(name, NOTHING), baseline=baseline.alarms.get(name, NOTHING) if baseline_release else None)
-        for name in names
+        spec.name: Arms(canary.alarms.get(spec.key, NOTHING), baseline.alarms.get(spec.key, NOTHING) if baseline_release else None)
+        for spec in alarms
     }
 
 

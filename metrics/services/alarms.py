@@ -30,13 +30,14 @@ def alarm_look(
     """The verdict on each alarm from all that was counted since `since`; `alpha` is the budget of each.
 
     A look without new figures changes nothing. Another `since` than the time before counts anew from there, with the
-    evidence and the budget spent carried on. Without a baseline release the comparison rests.
+    evidence and the budget spent carried on. Without a baseline release the comparison rests, and so do alarms that are nothing else.
     """
+    alarms = [spec for spec in alarms if baseline_release is not None or spec.over is None]
     with transaction.atomic(savepoint=False):
         rows = _states_lock(rollout, alarms, since, now)
         arms = alarm_arms(
             stage=stage,
-            names=[spec.name for spec in alarms],
+            alarms=alarms,
             canary_release=canary_release,
             baseline_release=baseline_release,
             since=since,

@@ -1,8 +1,9 @@
-"""The whole file: its two sections, and what holds between them."""
+"""The whole file: its sections, and what holds between them."""
 
 from __future__ import annotations
 
 from releases.domain.source import Mapping, Place, SpecError
+from releases.domain.spec_alarms import read_alarms
 from releases.domain.spec_reader import MAX_ERRORS, Section
 from releases.domain.spec_release import read_release
 from releases.domain.spec_stages import read_stages
@@ -16,7 +17,8 @@ def read_file(tree: Mapping) -> ReleaseFile | tuple[SpecError, ...]:
     release_section = root.section("release", missing="this section is missing; it says what should run")
     release = read_release(release_section) if release_section else None
     stages_section = root.section("stages", missing="this section is missing; it says where the model runs")
-    stages = read_stages(stages_section, release.topology if release else None) if stages_section else ()
+    alarms = read_alarms(root.section("alarms"))
+    stages = read_stages(stages_section, release.topology if release else None, alarms) if stages_section else ()
     root.finish()
     if errors or release is None:
         return _first(errors)

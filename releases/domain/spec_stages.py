@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from metrics.domain.alarm import parse_alarm
-from metrics.domain.types import AlarmSpec
-from releases.domain.source import Node, key_text
-from releases.domain.spec_reader import NAME_RULE, Section, Wrong, choice, count_range, duration, is_name, name, ratio, several, text, whole
+from releases.domain.source import Node
+from releases.domain.spec_alarms import Alarms, for_stage
+from releases.domain.spec_reader import NAME_RULE, Section, Wrong, choice, count_range, duration, is_name, name, ratio, several, whole
 from releases.domain.spec_topology import read_topology
 from releases.domain.spec_types import Approval, Mode, PoolTopology, RolloutPolicy, Scaling, StageSpec, Topology
 
 MOST_UNITS = 1024
-_ANY_LIMITS = ("1s", "1%")  # every metric takes one of them, so a name that takes neither is no metric
 
 
 # Stands in for a release's topology that has mistakes of its own, so that a stage's changes to it are checked all the same.
@@ -20,8 +18,8 @@ _ANY_POOL = PoolTopology(gpus=1, replicas=1, min_replicas=1, max_replicas=1)
 _ANY_TOPOLOGY = Topology(Mode.DISAGGREGATED, prefill=_ANY_POOL, decode=_ANY_POOL)
 
 
-def read_stages(section: Section, base: Topology | None) -> tuple[StageSpec, ...]:
-    """The stages in the order written. `base` is the release's topology, None when that has mistakes of its own."""
+def read_stages(section: Section, base: Topology | None, alarms: Alarms) -> tuple[StageSpec, ...]:
+    """The stages in the order written. `base` is the release's topology, None when that has mistakes of its own; `alarms` the model's."""
     stages: list[StageSpec] = []
     if section.is_mapping and not section.entries():
         section.fail(section.at, "", "no stage is here; write at least one, such as `prod: { fleets: [gb200-use1] }`")
@@ -30,46 +28,26 @@ def read_stages(section: Section, base: Topology | None) -> tuple[StageSpec, ...
             section.fail(entry.place, entry.key, f"not a stage name; {NAME_RULE}")
         below = section.section(entry.key)
         if below is not None:
-            stage = _stage(below, entry.key, base or _ANY_TOPOLOGY)
+            stage = _stage(below, entry.key, base or _ANY_TOPOLOGY, alarms)
             if stage is not None:
                 stages.append(stage)
     return tuple(stages)
 
 
-def _stage(section: Section, stage: str, base: Topology) -> StageSpec | None:
+def _stage(section: Section, stage: str, base: Topology, defaults: Alarms) -> StageSpec | None:
     fleets = section.take("fleets", several(name("a fleet name"), "[gb200-use1]"), (), missing="this is missing; name at least one fleet")
     if len(set(fleets)) < len(fleets):
         section.fail(section.at, "fleets", "a fleet is named twice; remove one")
     least, most = section.take("replicas", count_range("a number of serving units", MOST_UNITS), (1, 1))
     changes = section.section("topology")
     topology = read_topology(changes, base) if changes else base
-    alarms, specs = _alarms(section.section("alarms"))
+    alarms, specs = for_stage(section.section("alarms"), defaults, (topology or base).mode)
     rollout = _rollout(section.section("rollout"))
     scaling = section.take("scaling", choice(Scaling), Scaling.AUTO)
     section.finish()
     if topology is None:
         return None
     return StageSpec(stage, fleets, least, topology, alarms, specs, rollout, most if most > least else None, scaling)
-
-
-def _alarms(section: Section | None) -> tuple[dict[str, str], tuple[AlarmSpec, ...]]:
-    """Limits as written by name, and as they are tested."""
-    if section is None:
-        return {}, ()
-    texts: dict[str, str] = {}
-    specs: list[AlarmSpec] = []
-    for entry in section.entries():
-        limit = section.take(entry.key, text("a limit"), None)
-        if limit is None:
-            continue
-        spec = parse_alarm(key_text(entry.key), limit)
-        if isinstance(spec, AlarmSpec):
-            texts[entry.key] = limit
-            specs.append(spec)
-        else:
-            known = any(isinstance(parse_alarm(entry.key, word), AlarmSpec) for word in _ANY_LIMITS)
-            section.fail(entry.value.place if known else entry.place, entry.key, spec)
-    return texts, tuple(specs)
 
 
 def _rollout(section: Section | None) -> RolloutPolicy:

@@ -132,9 +132,10 @@ class AlarmView:
     quantile: float | None
     limit_s: float | None
     limit_ratio: float | None
-    limit_text: str  # as written: `1500ms`, `1%`
+    limit_text: str  # as written: `1500ms`, `1%`; `+25%` over the baseline
     value: float | None
-    state: str  # `ok`, `over`, `no-data`
+    state: str  # `ok`, `over`, `no-data`; `rests` for a comparison with a baseline that there is not
+    value_text: str = "-"  # as a person reads it
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from fleets.domain.refusal import Refusal
 from fleets.domain.types import UnitPlacement, UnitSpec
 from fleets.domain.views import RoutersView, UnitView
 from metrics import selectors as metrics
+from metrics.domain.alarm_figure import AlarmFigure
+from metrics.domain.alarm_text import KV_USE, SHARES
 from metrics.domain.types import AlarmSpec
 from releases.domain.freezes import FreezeWindow, frozen
 from releases.domain.plan_words import count, number
@@ -215,19 +217,19 @@ def _alarms(seen: _Seen) -> tuple[AlarmView, ...]:
     specs = seen.spec.alarm_specs
     if not specs:
         return ()
-    values = metrics.alarm_values(stage=str(seen.row), alarms=specs, span_s=ALARM_SPAN_S, now=seen.now)
-    return tuple(_alarm(spec, seen.spec.alarms.get(spec.name, ""), values.get(spec.name, (None, 0))[0]) for spec in specs)
+    figures = metrics.alarm_figures(stage=str(seen.row), alarms=specs, span_s=ALARM_SPAN_S, now=seen.now)
+    return tuple(_alarm(spec, seen.spec.alarms.get(spec.name, ""), figures[spec.name]) for spec in specs)
 
 
-def _alarm(spec: AlarmSpec, text: str, value: float | None) -> AlarmView:
-    limit = spec.limit_s if spec.limit_s is not None else spec.p0
+def _alarm(spec: AlarmSpec, text: str, figure: AlarmFigure) -> AlarmView:
     return AlarmView(
         name=spec.name,
         metric=spec.metric,
         quantile=None if spec.limit_s is None else round(1 - spec.p0, 6),
         limit_s=spec.limit_s,
-        limit_ratio=None if spec.limit_s is not None else spec.p0,
+        limit_ratio=spec.p0 if spec.metric in SHARES and spec.over is None else spec.limit if spec.metric == KV_USE else None,
         limit_text=text,
-        value=value,
-        state="no-data" if value is None else "over" if value > limit else "ok",
+        value=figure.value,
+        state=figure.state,
+        value_text=figure.text,
     )

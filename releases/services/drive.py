@@ -21,6 +21,7 @@ from denvweb.failpoints import reach
 from fleets import selectors as fleets
 from fleets.domain.views import UnitView
 from metrics.domain.views import AlarmVerdict
+from metrics.selectors import with_baselines
 from metrics.services import alarm_look
 from releases.domain.gates import GUARD
 from releases.domain.plan import StagePlan, plan_stage
@@ -59,7 +60,7 @@ def _once(rollout_id: str, patient: bool, now: datetime) -> bool:
         state = _scaled(row, state_of(row))
         obs = observe(row, state, now)
         if plans_now(state, obs):
-            planned = _plan_anew(row, state, obs)
+            planned = _plan_anew(row, state, obs, now)
             if planned is None:
                 return False
             state = planned
@@ -150,7 +151,7 @@ def plans_now(state: RolloutState, obs: Observations) -> bool:
     return state.phase is Phase.PENDING and state.left is None and not held_up
 
 
-def _plan_anew(row: Rollout, state: RolloutState, obs: Observations) -> RolloutState | None:
+def _plan_anew(row: Rollout, state: RolloutState, obs: Observations, now: datetime) -> RolloutState | None:
     """The plan against what is free now: the one that was shown, unless the world has changed. None while it does not fit."""
     current = plan_of(state=state, units=obs.units)
     if current.refusal is not None and not of_release(obs.units, state.new.release):
@@ -159,7 +160,8 @@ def _plan_anew(row: Rollout, state: RolloutState, obs: Observations) -> RolloutS
             Rollout.objects.filter(pk=row.pk).update(why=why, reason="capacity")
         return None
     Rollout.objects.filter(pk=row.pk).update(plan=wire.to_plain(replace(current.view, changed=row.plan["changed"])))
-    return replace(state, moves=current.moves)
+    alarms = with_baselines(stage=state.stage, release=state.old.release, alarms=state.alarms, now=now) if state.old else state.alarms
+    return replace(state, moves=current.moves, alarms=alarms)
 
 
 def plan_of(*, state: RolloutState, units: Sequence[UnitView], changed: str = "") -> StagePlan:

@@ -6,9 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from metrics.domain.alarm import NOTHING, parse_alarm
+from metrics.domain.alarm import NOTHING
+from metrics.domain.alarm_text import parse_alarm
 from metrics.domain.types import AlarmCount, AlarmSpec
-from metrics.domain.verdict import Arms, JudgeState, ratio_text, state_look, verdict_of
+from metrics.domain.verdict import Arms, JudgeState, state_look, verdict_of
+from metrics.domain.verdict_text import ratio_text
 from metrics.domain.views import AlarmVerdict
 
 NOW = datetime(2026, 11, 30, 9, 0, tzinfo=UTC)

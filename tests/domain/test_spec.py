@@ -213,3 +213,43 @@ def test_the_list_of_mistakes_is_bounded() -> None:
     found = mistakes("\n".join(f"key{index}: 1" for index in range(5000)))
     assert len(found) == 101
     assert "more mistakes from here on" in found[-1]
+
+
+def test_alarms_of_the_model_hold_on_every_stage_that_does_not_say_otherwise() -> None:
+    defaults = "alarms: { ttft-p99: 2s, kv-effective: 99%, itl-p99: { max: 60ms, over-baseline: 25% } }\nstages:"
+    text = PRODUCT.replace("stages:", defaults, 1)
+    file = good(text.replace("itl-p99: 60ms, error-rate: 1%", "itl-p99: off, error-rate: { over-baseline: 50% }", 1))
+    staging, prod = file.stages
+    assert staging.alarms == {"ttft-p99": "2s", "kv-effective": "99%", "itl-p99": "60ms", "itl-p99-over-baseline": "+25%"}
+    assert prod.alarms == {"ttft-p99": "1500ms", "kv-effective": "99%", "error-rate-over-baseline": "+50%"}
+    assert [(spec.name, spec.over) for spec in prod.alarm_specs] == [
+        ("ttft-p99", None),
+        ("kv-effective", None),
+        ("error-rate-over-baseline", 1.5),
+    ]
+
+
+def test_a_stage_without_a_prefill_pool_has_no_alarms_on_one() -> None:
+    text = PRODUCT.replace("stages:", "alarms: { kv-effective: 99%, ttft-p99: 2s }\nstages:", 1)
+    whole = "topology: { mode: aggregated, gpus: 8, replicas: 1 }"
+    small = "topology: { prefill: { gpus: 2, replicas: 1 }, decode: { gpus: 4, replicas: 1 } }"
+    assert "kv-effective" not in good(text.replace(small, whole)).stages[0].alarms
+    (wrong,) = mistakes(text.replace(small, f"{whole}\n    alarms: {{ prefill-queue: 32 }}"))
+    assert "stages.staging.alarms.prefill-queue: this stage has no prefill pool" in wrong
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("itl-p99: { mx: 60ms }", "alarms.itl-p99.mx: not a key here; did you mean `max`?"),
+        ("kv-effective: { max: 99% }", "alarms.kv-effective.max: not a key here; an alarm takes min and over-baseline"),
+        ("itl-p99: { over-baseline: 25 }", "alarms.itl-p99.over-baseline: `25` says not how much worse"),
+        ("itl-p99: { max: 60, over-baseline: 25% }", "alarms.itl-p99.max: `60` is no limit for itl-p99; write a time"),
+        ("itl-p99: {}", "alarms.itl-p99: no limit is here; write max, over-baseline or both"),
+        ("kv-use: { over-baseline: 25% }", "kv-use is compared by how often it is over a limit; write `max` too"),
+        ("kv-efective: { min: 99% }", "alarms.kv-efective: `kv-efective` is no alarm; did you mean `kv-effective`?"),
+    ],
+)
+def test_what_is_wrong_with_an_alarm_is_said_at_its_place(written: str, message: str) -> None:
+    (wrong,) = mistakes(PRODUCT.replace("itl-p99: 60ms", written, 1))
+    assert message in wrong

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from metrics.domain.alarm import AlarmCounter
-from metrics.domain.types import AlarmSpec, Route, SeriesDelta, SeriesKey
+from metrics.domain.histogram import Histogram
+from metrics.domain.types import AlarmSpec, Metric, Route, SeriesDelta, SeriesKey
 from metrics.domain.views import AlarmVerdict
 from metrics.models import AlarmState
+from metrics.selectors import with_baselines
 from metrics.services import alarm_look, series_ingest
 from metrics.services.rollup import metrics_prune, windows_roll_up
 
@@ -195,3 +198,70 @@ def test_roll_ups_and_a_rollout_of_days_lose_no_count() -> None:
     windows_roll_up(now=_at(86400 * 2))
     metrics_prune(now=_at(86400 * 2))
     assert _look(_at(86400 * 2))["ttft-p99"].n == 200
+
+
+ITL_OVER = AlarmSpec(name="itl-p99-over-baseline", metric="itl", p0=0.01, over=1.25, base_s=0.02)
+ERRORS_OVER = AlarmSpec(name="error-rate-over-baseline", metric="error-rate", p0=0.01, over=1.5)
+
+
+def _compared(release: str, at: datetime, requests: int, *, over: int, base_over: int, failed: int = 0) -> None:
+    """Requests of which so many have all their gaps over 25 ms, and so many (those included) over 20 ms."""
+    counter = AlarmCounter([ITL_OVER, ERRORS_OVER])
+    for i in range(requests):
+        gaps = {ITL_OVER.key: 10 * (i < over), ITL_OVER.key + "/base": 10 * (i < base_over)}
+        counter.request(gaps_over=gaps, gaps_n=10, error=i < failed)
+    key = SeriesKey(stage="m/s", unit="u", prefill_release=release, decode_release=release, route=Route.REMOTE)
+    series_ingest(source="r", seq=next(_seq), at=at, series=[SeriesDelta(key=key, alarms=counter.take())], received_at=at)
+
+
+def _look_compared(now: datetime, baseline: str | None = "m@1") -> dict[str, AlarmVerdict]:
+    found = alarm_look(
+        rollout="ro-1", stage="m/s", alarms=[ITL_OVER, ERRORS_OVER], canary_release="m@2", baseline_release=baseline,
+        since=START, now=now, alpha=0.005,
+    )  # fmt: skip
+    return {verdict.alarm: verdict for verdict in found}
+
+
+def test_a_release_slower_than_the_baseline_by_more_than_allowed_trips_below_every_limit() -> None:
+    _compared("m@2", _at(1), 200, over=14, base_over=20)
+    _compared("m@1", _at(1), 2000, over=8, base_over=20, failed=20)
+    found = _look_compared(_at(5))
+    itl = found["itl-p99-over-baseline"]
+    assert (itl.n, itl.k, itl.baseline_n, itl.baseline_k) == (200, 14, 2000, 20)  # over 25 ms against over 20 ms
+    assert itl.tripped and itl.evidence == itl.relative_evidence
+    assert "over 25 ms, 1.25 times the baseline's 20 ms in 200 requests" in itl.sentence
+    assert "on the baseline 1% of 2,000 over 20 ms" in itl.sentence
+    assert not found["error-rate-over-baseline"].tripped
+
+
+def test_a_release_within_its_tolerance_does_not_trip() -> None:
+    _compared("m@2", _at(1), 1000, over=10, base_over=40, failed=13)  # a quarter slower: as many over 25 ms as the old one over 20 ms
+    _compared("m@1", _at(1), 9000, over=20, base_over=90, failed=90)
+    assert not any(verdict.tripped for verdict in _look_compared(_at(5)).values())
+
+
+def test_no_errors_on_the_baseline_against_many_is_a_breach() -> None:
+    _compared("m@2", _at(1), 60, over=0, base_over=0, failed=12)
+    _compared("m@1", _at(1), 600, over=0, base_over=0)
+    assert _look_compared(_at(5))["error-rate-over-baseline"].tripped
+
+
+def test_without_a_baseline_a_comparison_rests() -> None:
+    _compared("m@2", _at(1), 60, over=60, base_over=60)
+    assert _look_compared(_at(5), baseline=None) == {}
+
+
+def test_the_baseline_s_quantiles_are_its_own_of_lately() -> None:
+    histogram, other = Histogram(), Histogram()
+    histogram.record_all([0.010] * 990 + [0.020] * 10)
+    other.record(9.0)
+    for release in ("m@1", "m@2"):
+        key = SeriesKey(stage="m/s", unit="u", prefill_release=release, decode_release=release, route=Route.REMOTE)
+        scale = {Metric.ITL: (histogram if release == "m@1" else other).to_data()}
+        series_ingest(source="r", seq=next(_seq), at=_at(1), series=[SeriesDelta(key=key, histograms=scale)], received_at=_at(1))
+    unset = replace(ITL_OVER, base_s=None)
+    limits, errors = with_baselines(stage="m/s", release="m@1", alarms=[unset, ERRORS_OVER], now=_at(60))
+    assert limits.base_s == pytest.approx(0.010, rel=0.011)
+    assert errors == ERRORS_OVER
+    (never,) = with_baselines(stage="m/s", release="m@9", alarms=[unset], now=_at(60))
+    assert never.base_s is None

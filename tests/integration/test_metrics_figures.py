@@ -17,7 +17,7 @@ from metrics.domain.histogram import Histogram
 from metrics.domain.types import AlarmSpec, Metric, Route, SeriesDelta, SeriesKey
 from metrics.domain.views import FrameView, MetricsView
 from metrics.models import GaugeWindow, IngestedReport, Window
-from metrics.selectors import alarm_values, frame_view, metrics_view
+from metrics.selectors import alarm_figures, frame_view, metrics_view
 from metrics.services import gauges_record, series_ingest
 from metrics.services.rollup import metrics_prune, windows_roll_up
 from metrics.tasks import roll_up
@@ -153,11 +153,11 @@ def test_alarm_values_stand_at_the_alarm_s_own_quantile() -> None:
         AlarmSpec(name="itl-p99", metric="itl", p0=0.01, limit_s=1),
         AlarmSpec(name="error-rate", metric="error-rate", p0=0.01),
     ]
-    values = alarm_values(stage="m/s", alarms=alarms, span_s=60, now=NOW)
-    assert values["ttft-p90"][0] == pytest.approx(0.1, rel=0.011)
-    assert values["ttft-p90"][1] == 100
-    assert values["itl-p99"] == (None, 0)
-    assert values["error-rate"] == (0.05, 100)
+    values = alarm_figures(stage="m/s", alarms=alarms, span_s=60, now=NOW)
+    assert values["ttft-p90"].value == pytest.approx(0.1, rel=0.011)
+    assert (values["ttft-p90"].text, values["ttft-p90"].state) == ("99 ms", "ok")
+    assert (values["itl-p99"].value, values["itl-p99"].state) == (None, "no-data")
+    assert (values["error-rate"].value, values["error-rate"].text, values["error-rate"].state) == (0.05, "5%", "over")
 
 
 # ---- roll-ups ----
