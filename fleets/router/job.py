@@ -158,7 +158,7 @@ class Job(Reply):
             self.refuse(502, "prefill", self.prefill_failure or "no prefill replica")
             return
         choice.decision = _PREFILL_FAILED
-        self.kv_lost = choice.decode.ledger.tells
+        self.unmoved = choice.decode.ledger.tells
         self._decode(choice, None)
 
     def prefill_ended(self, failure: str, *, again: bool) -> None:
@@ -188,7 +188,7 @@ class Job(Reply):
             kv = None
         if kv is None:
             self.kv_recomputed = True  # status 200, but there is nothing to fetch: decode computes it all again
-            self.kv_lost = choice.decode.ledger.tells
+            self.unmoved = choice.decode.ledger.tells
         self._decode(choice, kv)
 
     def prefill_refused(self, head: AnswerHead, body: bytes) -> None:
@@ -297,7 +297,7 @@ class Job(Reply):
         """Decode failed before it said a word, most likely because the KV did not come: it computes the prompt itself."""
         choice = self._choice
         assert choice is not None
-        self.kv_failed = True
+        self.kv_failed, self.unmoved = True, choice.decode.ledger.tells
         self.prefill_failure = f"decode {choice.decode.name}: {why}"
         self.head_s, self._opening = None, None
         self._let_go_of_decode(choice)
@@ -346,7 +346,7 @@ class Job(Reply):
         self.release = choice.release
         self._let_go_of_unit()
         self.restart()
-        self._tried, self.holds_kv, self.reasons, self.kv_lost = 0, False, None, False
+        self._tried, self.holds_kv, self.reasons, self.unmoved = 0, False, None, False
         self.start()
 
     def _refuse_for(self, error: LegError) -> None:
@@ -362,7 +362,7 @@ class Job(Reply):
         if failure:
             self.error = "decode"
             self.kv_failed = choice.decision.remote
-            self.kv_lost = self.kv_lost or (self.kv_failed and decode.ledger.tells)
+            self.unmoved = self.unmoved or (self.kv_failed and decode.ledger.tells)
             stage.failed(decode, None, self._engine_id)
             return
         if decode.failures or decode.out_until_s is not None:

@@ -166,8 +166,8 @@ class Trace:
     """One request's times and outcome, counted once when it ends."""
 
     __slots__ = (
-        "_gaps_n", "_gaps_over", "cancelled", "error", "extra", "first_s", "gaps", "head_s", "kv_failed", "kv_lost", "kv_recomputed",
-        "last_s", "prefill_s", "queued_s", "reason", "reasons", "sent_s", "series", "start_s", "tokens", "usage", "waiting",
+        "_gaps_n", "_gaps_over", "cancelled", "error", "extra", "first_s", "gaps", "head_s", "kv_failed", "kv_recomputed",
+        "last_s", "prefill_s", "queued_s", "reason", "reasons", "sent_s", "series", "start_s", "tokens", "unmoved", "usage", "waiting",
     )  # fmt: skip
 
     def __init__(self, start_s: float) -> None:
@@ -190,7 +190,7 @@ class Trace:
         self.tokens = 0  # events with content, for an engine that tells no usage
         self.kv_failed = False
         self.kv_recomputed = False
-        self.kv_lost = False  # it was to have its KV moved, and it is certain that it was not
+        self.unmoved = False  # it was to have its KV moved, and it is certain that it was not
         self.waiting: int | None = None  # requests that it found waiting for prefill
         self.extra: dict[str, int] | None = None
 
@@ -308,7 +308,7 @@ class Trace:
         series.alarms.request(
             ttft_s, queue_s, transfer_s, e2e_s if whole else None, self._gaps_over, self._gaps_n, bool(self.error), self.waiting
         )  # fmt: skip
-        if self.kv_lost:
+        if self.unmoved:
             series.alarms.kv_judged(1, 1)
 
     def _record_phases(self, series: Series, first_s: float) -> float | None:
