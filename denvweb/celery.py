@@ -41,4 +41,5 @@ def every(seconds: float, task: str) -> None:
 every(2.0, "releases.reconcile")
 every(2.0, "fleets.reconcile")
 every(5.0, "frontend.deliver")
+every(5.0, "metrics.glance")
 every(30.0, "metrics.roll_up")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from fleets.domain.views import FleetMap
+from fleets.domain.views import FleetHead, FleetMap
 from frontend import words
-from frontend.words import Badge
-from releases.domain.views import PlanStepView, RolloutView, StageView
+from frontend.words import Badge, StageLook
+from releases.domain.views import PlanStepView, RolloutView
 
 _HURT = {"rolling-back", "blocked"}  # states in which users are, or were until just now, hurt
 _WAITS = {"held", "blocked", "degraded"}
@@ -50,7 +50,7 @@ def _journey(rollout: RolloutView) -> str:
     return f"{start}{rollout.to_release}"
 
 
-def _held_item(stage: StageView, badge: Badge) -> Item:
+def _held_item(stage: StageLook, badge: Badge) -> Item:
     rollout = stage.rollout
     if rollout is None or not rollout.active:
         return Item(badge, badge.text.lower(), stage.sentence, stage=stage.stage)
@@ -69,7 +69,7 @@ def _held_item(stage: StageView, badge: Badge) -> Item:
     )
 
 
-def needs_person(stages: Sequence[StageView], fleets: Sequence[FleetMap]) -> list[Item]:
+def needs_person(stages: Sequence[StageLook], fleets: Sequence[FleetHead | FleetMap]) -> list[Item]:
     """Whatever waits for somebody: frozen fleets, held rollouts, blocked rollbacks, stages short of units."""
     frozen = [
         Item(
@@ -84,7 +84,7 @@ def needs_person(stages: Sequence[StageView], fleets: Sequence[FleetMap]) -> lis
     return frozen + [_held_item(stage, words.stage_badge(stage)) for stage in stages if stage.state in _WAITS]
 
 
-def moving(stages: Sequence[StageView]) -> list[Item]:
+def moving(stages: Sequence[StageLook]) -> list[Item]:
     """What goes on by itself, with how far it is."""
     items = []
     for stage in stages:
@@ -106,7 +106,7 @@ def moving(stages: Sequence[StageView]) -> list[Item]:
     return items
 
 
-def _bad_sentence(stages: Sequence[StageView]) -> str:
+def _bad_sentence(stages: Sequence[StageLook]) -> str:
     if len(stages) > 1:
         return f"{words.plural(len(stages), 'stage')} in trouble: {', '.join(stage.stage for stage in stages)}."
     stage = stages[0]
@@ -116,7 +116,7 @@ def _bad_sentence(stages: Sequence[StageView]) -> str:
     return f"{stage.stage} breached and is rolling back." if breached else f"{stage.stage} is rolling back."
 
 
-def verdict(stages: Sequence[StageView], needs: Sequence[Item], moves: Sequence[Item]) -> Verdict:
+def verdict(stages: Sequence[StageLook], needs: Sequence[Item], moves: Sequence[Item]) -> Verdict:
     """The page in one sentence."""
     if not stages:
         return Verdict("", "Nothing is released yet")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from releases.domain.views import RolloutView, StageView
+from releases.domain.views import RolloutView, StageHead, StageView
+
+StageLook = StageView | StageHead  # a stage on its own page, or as one of hundreds
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ _SEVERITY: dict[str, Badge] = {
 _UNKNOWN = Badge("off", "off", "unknown")
 
 
-def stage_badge(stage: StageView) -> Badge:
+def stage_badge(stage: StageLook) -> Badge:
     """The stage's state; a canary says its share, a hold its reason."""
     badge = _STAGE.get(stage.state, Badge("off", "off", stage.state))
     rollout = stage.rollout

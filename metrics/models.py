@@ -83,6 +83,17 @@ class GaugeWindow(models.Model):
         return f"{self.stage} {self.unit} {self.start_at:%H:%M:%S}"
 
 
+class Glance(models.Model):
+    """The last half hour of a stage in few numbers, derived from its windows: what the overview draws of hundreds of stages."""
+
+    stage = models.CharField(primary_key=True, max_length=127)
+    end_at = models.DateTimeField()  # of its last step
+    data = models.JSONField()  # metrics.domain.glance.GlanceView
+
+    def __str__(self) -> str:
+        return self.stage
+
+
 class Event(models.Model):
     """One row of the journal. A database trigger refuses to change or delete it."""
 

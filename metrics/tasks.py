@@ -5,6 +5,7 @@ from __future__ import annotations
 from celery import shared_task
 from django.utils import timezone
 
+from metrics.services.glances import glances_write
 from metrics.services.outbox import outbox_prune
 from metrics.services.rollup import metrics_prune, windows_roll_up
 
@@ -16,3 +17,9 @@ def roll_up() -> None:
     windows_roll_up(now=now)
     metrics_prune(now=now)
     outbox_prune(now=now)
+
+
+@shared_task(name="metrics.glance")
+def glance() -> None:
+    """Keep the overview's figures up."""
+    glances_write(now=timezone.now())

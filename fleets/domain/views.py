@@ -87,6 +87,21 @@ class UnitView:
 
 
 @dataclass(frozen=True, slots=True)
+class UnitHead:
+    """What lists of hundreds of stages want to know of a unit; the words are UnitView's."""
+
+    unit: str
+    slot: int
+    stage: str
+    release: str
+    stopping: bool
+    ready: bool
+    complete: bool
+    routable: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class RoutersView:
     """What the routers of a stage have confirmed."""
 
@@ -154,6 +169,17 @@ class FleetMap:
     nodes_silent: int
     frozen: str  # the sentence when healing is frozen because too many nodes went silent at once
     domains: tuple[DomainMap, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetHead:
+    """A fleet without its domains."""
+
+    fleet: str
+    simulated: bool
+    nodes: int
+    nodes_silent: int
+    frozen: str  # as FleetMap's
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What the fleets app answers: every value is a view, and costs a fixed number of queries whatever its size."""
 
 from fleets.selectors.fleets import fleet_maps, fleet_views
+from fleets.selectors.heads import fleet_heads, unit_heads, weights_view
 from fleets.selectors.keys import keys_view
 from fleets.selectors.nodes import node_standing
 from fleets.selectors.placement import defrag_advice, placement_explained
@@ -14,6 +15,7 @@ __all__ = [
     "UnitRoom",
     "defrag_advice",
     "drain_plan",
+    "fleet_heads",
     "fleet_maps",
     "fleet_views",
     "keys_view",
@@ -24,6 +26,8 @@ __all__ = [
     "routers_view",
     "standing_units",
     "table_generation",
+    "unit_heads",
     "unit_rooms",
     "units_view",
+    "weights_view",
 ]

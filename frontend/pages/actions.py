@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect
@@ -12,7 +14,7 @@ from denvweb.access import Action, access_stage
 from denvweb.core.errors import DenvError, NotFoundError
 from frontend.pages.base import PageRequest, actor, page, whole, write_refusal
 from frontend.pages.stage import will
-from releases.selectors.stages import stage_view
+from releases.selectors.stages import preflight_view, stage_view
 from releases.services import rollouts
 from releases.services.access import access_promote
 
@@ -29,10 +31,13 @@ def rollback(request: PageRequest, model: str, name: str) -> HttpResponse:
     """GET asks, for browsers without script; POST rolls back."""
     stage = f"{model}/{name}"
     access_stage(request.user, stage)
+    to = (request.POST if request.method == "POST" else request.GET).get("to", "")
     if request.method != "POST":
         view = stage_view(stage=stage)
-        return whole(request, "rollback", {"title": f"Roll back {stage}", "section": "overview", "stage": view, "will": will(view)})
-    to = request.POST.get("to", "")
+        if to.isdecimal():
+            view = replace(view, preflight=preflight_view(stage=stage, to=int(to)))
+        context = {"title": f"Roll back {stage}", "section": "overview", "stage": view, "will": will(view), "to": to}
+        return whole(request, "rollback", context)
     try:
         access_stage(request.user, stage, Action.ROLL_BACK)
         rollouts.rollback(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from django.contrib.auth.models import AbstractBaseUser, User
 from django.contrib.auth.views import redirect_to_login
@@ -21,9 +21,10 @@ from denvweb.access import seen_by
 from denvweb.core.errors import DenvError, ForbiddenError, NotFoundError
 from denvweb.logs import proof
 from metrics.services import refusal_append
-from releases.domain.views import StageView
+from releases.domain.views import StageHead, StageView
 
 P = ParamSpec("P")
+S = TypeVar("S", StageHead, StageView)
 
 
 class PageRequest(HttpRequest):
@@ -70,7 +71,7 @@ def show(request: PageRequest, name: str, context: Mapping[str, Any]) -> HttpRes
     return response
 
 
-def seen_stages(request: PageRequest, stages: Sequence[StageView]) -> tuple[StageView, ...]:
+def seen_stages(request: PageRequest, stages: Sequence[S]) -> tuple[S, ...]:
     """Those of the stages that this person may see."""
     seen = seen_by(request.user)
     return tuple(stage for stage in stages if stage.model in seen)

@@ -18,7 +18,7 @@ from frontend.gpumap import Picture, Tenants
 from frontend.pages.base import PageRequest, page, seen_stages, show
 from frontend.pages.stage import tenants
 from frontend.words import Badge
-from releases.selectors.stages import stages_view
+from releases.selectors.heads import stage_heads
 
 DENSE_ABOVE = 12  # domains of one fleet
 _TILE_WORDS = {"x": "a node lost", "s": "silent", "c": "with a canary", "b": "in use", "f": "free"}
@@ -157,7 +157,7 @@ def _largest_hole(fleets: Sequence[FleetMap]) -> DomainMap | None:
 def fleets(request: PageRequest) -> HttpResponse:
     """All fleets as maps."""
     maps = fleet_maps()
-    who = tenants(seen_stages(request, stages_view()))
+    who = tenants(seen_stages(request, stage_heads(simulated=frozenset())))
     blocks = [block(fleet, who) for fleet in maps]
     rows = node_rows(maps)
     return show(

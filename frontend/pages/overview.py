@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 
@@ -12,20 +12,20 @@ from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from denvweb.access import seen_by
-from fleets.selectors import fleet_maps
+from fleets.domain.views import FleetHead
+from fleets.selectors import fleet_heads
 from frontend import attention, spark, words
 from frontend.pages.base import PageRequest, page, seen_stages, show
 from frontend.spark import Spark
-from metrics.domain.views import FrameView, MetricsView
-from metrics.selectors import events_view, frame_view, metrics_view
-from releases.domain.views import AlarmView, StageView
-from releases.selectors.stages import stages_view
+from frontend.words import StageLook
+from metrics.domain.glance import POINTS, STEP_S, GlanceView, Values
+from metrics.selectors import events_view, glances_view
+from releases.domain.views import StageHead
+from releases.selectors.heads import stage_heads
 
-_SPAN_S = 1800.0
-_STEP_S = 20.0
-_SHORTEST = 9  # steps that a sparkline shows at least
-_RATE_SPAN_S = 60.0
+_SHORTEST = 6  # steps that a sparkline shows at least
 _EVENTS = 8
+_NOTHING: Values = (None,) * POINTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class MetricCell:
 class Row:
     """One stage in the table."""
 
-    view: StageView
+    view: StageHead
     per_s: float | None
     error_ratio: float | None
     errors_over: bool
@@ -57,34 +57,28 @@ class Row:
     canary_share: float
 
 
-def line(frame: FrameView, name: str, release: str) -> tuple[float | None, ...]:
+def line(glance: GlanceView, name: str, release: str) -> Values:
     """One release's line; where its units differ in whose prefill they kept, the first that has a figure."""
-    found = [line.values for line in frame.lines if line.name == name and words.release_of(line.group) == release]
+    found = [by_name[name] for group, by_name in glance.lines.items() if words.release_of(group) == release]
+    if len(found) <= 1:
+        return found[0] if found else _NOTHING
     return tuple(next((value for value in column if value is not None), None) for column in zip(*found, strict=True))
 
 
-def _last(values: Sequence[float | None]) -> float | None:
+def _last(values: Values) -> float | None:
     """The newest figure of the last five steps; older ones are no present."""
     return next((value for value in reversed(values[-5:]) if value is not None), None)
-
-
-def _alarm(stage: StageView, metric: str) -> AlarmView | None:
-    return next((alarm for alarm in stage.alarms if alarm.metric == metric), None)
 
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1000
 
 
-def metric_cell(stage: StageView, frame: FrameView, metric: str, base: str, canary: str) -> MetricCell:
-    """TTFT or ITL of one stage: the line of what you have, that of what is on trial, and the limit."""
-    alarm = _alarm(stage, metric)
-    limit_s = alarm.limit_s if alarm else None
-    base_line, canary_line = line(frame, f"{metric}.p99", base), line(frame, f"{metric}.p99", canary)
-    value_s = _last(base_line)
-    if value_s is None and not canary and alarm is not None:
-        value_s = alarm.value
-    canary_s = _last(canary_line)
+def metric_cell(stage: StageHead, glance: GlanceView, metric: str, base: str, canary: str, skip: int = 0) -> MetricCell:
+    """TTFT or ITL of one stage: the line of what you have, that of what is on trial, and the limit; without the first `skip` steps."""
+    limit_s = stage.limits.get(metric)
+    base_line, canary_line = (line(glance, f"{metric}.p99", release)[skip:] for release in (base, canary))
+    value_s, canary_s = _last(base_line), _last(canary_line)
     says = f"{value_s * 1000:,.0f} ms now" if value_s is not None else "no figures now"
     limit_says = f", limit {limit_s * 1000:,.0f} ms" if limit_s else ""
     return MetricCell(
@@ -98,7 +92,7 @@ def metric_cell(stage: StageView, frame: FrameView, metric: str, base: str, cana
     )
 
 
-def two_releases(stage: StageView) -> tuple[str, str]:
+def two_releases(stage: StageLook) -> tuple[str, str]:
     """The keys of what you have and of what is on trial; empty when there is none."""
     base = f"{stage.model}@{stage.release}" if stage.release is not None else ""
     others = [release for release in stage.releases if release != base]
@@ -111,19 +105,17 @@ def two_releases(stage: StageView) -> tuple[str, str]:
     return base or (others.pop(0) if others else ""), others[0] if others else ""
 
 
-def row(stage: StageView, frame: FrameView, now_figures: MetricsView) -> Row:
+def row(stage: StageHead, glance: GlanceView, skip: int = 0) -> Row:
     """Everything the table says of one stage."""
     base, canary = two_releases(stage)
-    total = now_figures.total
-    error_alarm = _alarm(stage, "error-rate")
-    limit = error_alarm.limit_ratio if error_alarm else None
+    limit, ratio = stage.limits.get("error-rate"), glance.error_ratio
     return Row(
         view=stage,
-        per_s=total.per_s if total.requests else 0.0,
-        error_ratio=total.error_ratio,
-        errors_over=bool(limit is not None and total.error_ratio is not None and total.error_ratio > limit),
-        ttft=metric_cell(stage, frame, "ttft", base, canary),
-        itl=metric_cell(stage, frame, "itl", base, canary),
+        per_s=glance.per_s,
+        error_ratio=ratio,
+        errors_over=bool(limit is not None and ratio is not None and ratio > limit),
+        ttft=metric_cell(stage, glance, "ttft", base, canary, skip),
+        itl=metric_cell(stage, glance, "itl", base, canary, skip),
         base=base,
         base_share=stage.releases.get(base, 0.0),
         canary=canary,
@@ -131,21 +123,20 @@ def row(stage: StageView, frame: FrameView, now_figures: MetricsView) -> Row:
     )
 
 
-def _frames(stages: Sequence[StageView], now: datetime) -> tuple[dict[str, FrameView], int]:
-    """The lines of all stages, cut to where the first of them begins, and how many minutes that is."""
-    frames = {
-        stage.stage: frame_view(stage=stage.stage, names=("ttft.p99", "itl.p99"), span_s=_SPAN_S, step_s=_STEP_S, by="release", now=now)
-        for stage in stages
-    }
-    points = max((len(frame.at) for frame in frames.values()), default=0)
-    lines = [line.values for frame in frames.values() for line in frame.lines]
-    first = min((index for values in lines for index, value in enumerate(values) if value is not None), default=0)
-    skip = max(0, min(first, points - _SHORTEST))
-    cut = {
-        name: replace(frame, at=frame.at[skip:], lines=tuple(replace(line, values=line.values[skip:]) for line in frame.lines))
-        for name, frame in frames.items()
-    }
-    return cut, round((points - skip) * _STEP_S / 60)
+def rows_of(stages: Sequence[StageHead], glances: Mapping[str, GlanceView]) -> tuple[list[Row], int]:
+    """The table's rows, their lines cut to where the first of them begins, and how many minutes that is."""
+    shown = [glances.get(stage.stage, GlanceView()) for stage in stages]
+    lines = [values for glance in shown for by_name in glance.lines.values() for values in by_name.values()]
+    first = min((next(index for index, value in enumerate(values) if value is not None) for values in lines if any(values)), default=0)
+    skip = max(0, min(first, POINTS - _SHORTEST))
+    return [row(stage, glance, skip) for stage, glance in zip(stages, shown, strict=True)], (POINTS - skip) * STEP_S // 60
+
+
+def _look(request: PageRequest) -> tuple[tuple[StageHead, ...], tuple[FleetHead, ...]]:
+    """The stages that the person may see, and all fleets."""
+    fleets = fleet_heads()
+    heads = stage_heads(simulated=frozenset(fleet.fleet for fleet in fleets if fleet.simulated))
+    return seen_stages(request, heads), fleets
 
 
 @require_safe
@@ -153,12 +144,9 @@ def _frames(stages: Sequence[StageView], now: datetime) -> tuple[dict[str, Frame
 def overview(request: PageRequest) -> HttpResponse:
     """All stages on one page."""
     now = datetime.now(UTC)
-    stages, fleets = seen_stages(request, stages_view()), fleet_maps()
+    stages, fleets = _look(request)
     needs, moves = attention.needs_person(stages, fleets), attention.moving(stages)
-    frames, minutes = _frames(stages, now)
-    rows = [
-        row(stage, frames[stage.stage], metrics_view(stage=stage.stage, span_s=_RATE_SPAN_S, by="release", now=now)) for stage in stages
-    ]
+    rows, minutes = rows_of(stages, glances_view(now=now))
     return show(
         request,
         "overview",
@@ -184,7 +172,7 @@ def overview(request: PageRequest) -> HttpResponse:
 @page
 def attention_count(request: PageRequest) -> HttpResponse:
     """The number beside "Overview", on every page."""
-    stages = seen_stages(request, stages_view())
-    needs = attention.needs_person(stages, fleet_maps())
+    stages, fleets = _look(request)
+    needs = attention.needs_person(stages, fleets)
     bad = any(item.badge.tone == "bad" for item in (*needs, *attention.moving(stages)))
     return render(request, "frontend/_attention.html", {"count": len(needs), "tone": "bad" if bad else "warn"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,15 +14,16 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
-from denvweb.access import Action, access_model, seen_by
+from denvweb.access import Action, access_model, actions_of, seen_by
 from denvweb.core.errors import DenvError, NotFoundError
 from frontend import diffs, words
 from frontend.pages.base import PageRequest, actor, page, show, whole, write_refusal
 from frontend.pages.overview import two_releases
 from frontend.words import Badge
-from releases.domain.views import DryRunView, ReleaseView, StageView
-from releases.selectors.releases import dry_run_view, release_view, releases_view
-from releases.selectors.stages import stage_rows, stages_view
+from releases.domain.views import DryRunView, ReleaseView, StageHead
+from releases.selectors.heads import stage_heads
+from releases.selectors.releases import PAGE, dry_run_view, release_view, releases_newest, releases_view
+from releases.selectors.stages import stage_rows
 from releases.services.access import access_release
 from releases.services.dry_runs import dry_run_create
 from releases.services.releases import release_create
@@ -42,6 +44,7 @@ stages:
     alarms: { ttft-p99: 1500ms, itl-p99: 60ms, error-rate: 1% }
     rollout: { canary: 10%, steps: [50%, 100%], hold: 10m, bake: 30m }
 """
+_SHOWN = ((5, 10), (30, 3), (sys.maxsize, 1))  # with up to so many models, so many releases of each
 _PLACE = re.compile(r"^[^:\s]*:(\d+):\d+\s")
 
 
@@ -57,7 +60,7 @@ class FileError:
 class Place:
     """A release in one stage."""
 
-    stage: StageView
+    stage: StageHead
     badge: Badge
     base: str
     canary: str
@@ -65,7 +68,7 @@ class Place:
     here: bool
 
 
-def _place(release: str, stage: StageView) -> Place:
+def _place(release: str, stage: StageHead) -> Place:
     base, canary = two_releases(stage)
     here = release in stage.releases or release == base
     badge = words.stage_badge(stage) if here or release == canary else Badge("off", "off", "Not deployed")
@@ -75,13 +78,26 @@ def _place(release: str, stage: StageView) -> Place:
 @require_safe
 @page
 def releases(request: PageRequest) -> HttpResponse:
-    """All releases, model by model, newest first."""
-    names: dict[str, list[str]] = {}
+    """The newest releases of every model, or with `?model=` all of one, a page at a time."""
+    stages: dict[str, list[str]] = {}
     seen = seen_by(request.user)
     for key in (key for key in map(str, stage_rows()) if key.partition("/")[0] in seen):  # only their names: no look at what runs there
-        names.setdefault(key.partition("/")[0], []).append(key.partition("/")[2])
-    models = [(model, releases_view(model=model), stages) for model, stages in names.items()]
-    return show(request, "releases", {"title": "Releases", "section": "releases", "models": models})
+        stages.setdefault(key.partition("/")[0], []).append(key.partition("/")[2])
+    one, before = request.GET.get("model", ""), request.GET.get("before", "")
+    if one:
+        access_model(request.user, one)
+        found = {one: releases_view(model=one, before=int(before) if before.isdecimal() else None)}
+    else:
+        each = next(limit for models, limit in _SHOWN if len(stages) <= models)
+        found = releases_newest(models=stages, limit=each)
+    context = {
+        "title": "Releases",
+        "section": "releases",
+        "models": [(model, found.get(model, ()), stages.get(model, ())) for model in ([one] if one else stages)],
+        "one": one,
+        "older": found[one][-1].number if one and len(found[one]) == PAGE and found[one][-1].number > 1 else None,
+    }
+    return show(request, "releases", context)
 
 
 @require_safe
@@ -92,7 +108,7 @@ def release(request: PageRequest, model: str, number: int) -> HttpResponse:
     view = release_view(model=model, number=number)
     others = [other for other in releases_view(model=model) if other.number != number]
     against = _against(others, number, request.GET.get("against", ""))
-    stages = [stage for stage in stages_view() if stage.model == model]
+    stages = stage_heads(model=model, simulated=frozenset())
     return show(
         request,
         "release",
@@ -107,6 +123,7 @@ def release(request: PageRequest, model: str, number: int) -> HttpResponse:
             "diff": diffs.compare(against.yaml, view.yaml) if against else (),
             "pools": _pools(against, view),
             "places": [_place(f"{model}@{number}", stage) for stage in stages],
+            "may_roll_back": Action.ROLL_BACK in actions_of(request.user, model),
         },
     )
 

@@ -110,7 +110,7 @@ def will(stage: StageView) -> tuple[Will, ...]:
     return tuple(lines)
 
 
-def tenants(stages: Sequence[StageView]) -> dict[str, Tenant]:
+def tenants(stages: Sequence[words.StageLook]) -> dict[str, Tenant]:
     """Every unit with its release, and whether that is on trial."""
     found = {}
     for stage in stages:

@@ -12,7 +12,7 @@ from denvweb.core import units
 from denvweb.logs import request_id as current_request_id
 from frontend import words
 from frontend.words import Badge
-from releases.domain.views import RolloutView, StageView
+from releases.domain.views import RolloutView
 
 register = template.Library()
 
@@ -42,7 +42,7 @@ def request_id() -> str:
 
 
 @register.filter
-def stage_badge(stage: StageView) -> Badge:
+def stage_badge(stage: words.StageLook) -> Badge:
     """A stage's state."""
     return words.stage_badge(stage)
 

@@ -6,6 +6,7 @@ from metrics.selectors.chain import chain_view
 from metrics.selectors.channels import channels_view
 from metrics.selectors.figures import alarm_figures, metrics_view, with_baselines
 from metrics.selectors.frames import frame_view
+from metrics.selectors.glances import glances_view
 from metrics.selectors.journal import events_after, events_view, latest_seq
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "events_after",
     "events_view",
     "frame_view",
+    "glances_view",
     "latest_seq",
     "metrics_view",
     "with_baselines",

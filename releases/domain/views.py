@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from fleets.domain.views import RoutersView, UnitView
+from fleets.domain.views import RoutersView, UnitHead, UnitView
 from metrics.domain.views import AlarmVerdict
 
 
@@ -183,6 +183,26 @@ class FreezeWindowView:
     on: bool
     begins: datetime | None
     ends: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class StageHead:
+    """What lists of hundreds of stages say of one; the words are StageView's."""
+
+    stage: str
+    model: str
+    name: str
+    fleets: tuple[str, ...]
+    replicas: int
+    state: str
+    sentence: str
+    release: int | None
+    releases: dict[str, float]
+    units_ready: int
+    simulated: bool
+    limits: dict[str, float]  # by metric: seconds, or a share
+    rollout: RolloutView | None  # the active one
+    units: tuple[UnitHead, ...]
 
 
 @dataclass(frozen=True, slots=True)

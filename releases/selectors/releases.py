@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from django.db.models import F, Max, Q, QuerySet
+from django.db.models import F, Max, Q, QuerySet, Window
+from django.db.models.functions import RowNumber
 
 from denvweb.core import wire
 from denvweb.core.errors import ConflictError, NotFoundError
@@ -110,7 +113,19 @@ def releases_view(*, model: str, before: int | None = None, limit: int = PAGE) -
     return tuple(_view(release, where) for release in page)
 
 
-def _where(releases: list[Release]) -> dict[int, tuple[str, ...]]:
+def releases_newest(*, models: Collection[str], limit: int) -> dict[str, tuple[ReleaseView, ...]]:
+    """The newest releases of each of the models, newest first: three queries."""
+    ranked = Window(RowNumber(), partition_by=F("model_id"), order_by=F("number").desc())
+    rows = list(
+        _releases().filter(model__name__in=models).annotate(place=ranked).filter(place__lte=limit).order_by("model__name", "-number")
+    )
+    where, found = _where(rows), defaultdict[str, list[ReleaseView]](list)
+    for row in rows:
+        found[row.model.name].append(_view(row, where))
+    return {model: tuple(views) for model, views in found.items()}
+
+
+def _where(releases: Sequence[Release]) -> dict[int, tuple[str, ...]]:
     """Stage names by release: where it is the stable one, or on its way there."""
     ids = [release.pk for release in releases]
     stable = Stage.objects.filter(release__in=ids).values_list("release_id", "name")

@@ -74,23 +74,28 @@ def _histograms() -> list[str]:
 
 def figures(now: datetime) -> None:
     """5-minute rows of a month, 10-second rows of two hours, gauges beside them, and the journal's month."""
+    from metrics.selectors.windows import floor_to
+
     counters = json.dumps({"requests": 60, "errors": 0, "tokens.in": 60_000, "tokens.out": 12_000, "tokens.cached": 20_000})
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE metrics_window SET UNLOGGED")
         cursor.execute("DELETE FROM metrics_window")
         cursor.execute("CREATE TEMP TABLE shapes (number int, histograms jsonb)")
         cursor.executemany("INSERT INTO shapes VALUES (%s, %s)", list(enumerate(_histograms())))
-        for seconds, since, until in ((300, now - timedelta(days=DAYS), now), (10, now - _FINE, now + _AHEAD)):
+        whole = floor_to(now, 300)
+        spans = (
+            (300, whole - timedelta(days=DAYS), whole - timedelta(seconds=300)),
+            (10, whole - _FINE, whole + _AHEAD),
+        )
+        for seconds, since, until in spans:
             cursor.execute(
                 """
                 INSERT INTO metrics_window (stage, unit, prefill_release, decode_release, route, probe, seconds, start_at, settled,
                                             counters, alarms, histograms)
                 SELECT u.stage, u.id, u.release, u.release, 'remote', false, %(s)s, at, %(s)s = 10 AND at < %(now)s - interval '10 min',
                        %(counters)s, '{}', shapes.histograms
-                FROM fleets_unit u, generate_series(
-                    to_timestamp(floor(extract(epoch FROM %(since)s::timestamptz) / %(s)s) * %(s)s),
-                    to_timestamp((floor(extract(epoch FROM %(until)s::timestamptz) / 300) - 1) * 300 + CASE WHEN %(s)s = 10 THEN 300 ELSE 0 END),
-                    make_interval(secs => %(s)s)) AS at, shapes
+                FROM fleets_unit u, shapes,
+                     generate_series(%(since)s::timestamptz, %(until)s::timestamptz, make_interval(secs => %(s)s)) AS at
                 WHERE u.desired <> 'gone' AND (u.slot = 1 OR at > %(now)s - interval '2 hours')
                   AND shapes.number = (extract(epoch FROM at)::bigint / %(s)s + u.slot) %% %(kinds)s
                 """,
@@ -100,16 +105,17 @@ def figures(now: datetime) -> None:
             """
             INSERT INTO metrics_gaugewindow (stage, unit, start_at, received_at, values)
             SELECT u.stage, u.id, at, at, '{"r:kv_use": 0.6, "r:prefill_queue": 3, "r:running": 40}'
-            FROM fleets_unit u, generate_series(to_timestamp(floor(extract(epoch FROM %s::timestamptz) / 10) * 10), %s, interval '10 s') AS at
+            FROM fleets_unit u, generate_series(%s::timestamptz, %s, interval '10 s') AS at
             WHERE u.desired <> 'gone' ON CONFLICT DO NOTHING
             """,
-            [now - _FINE, now + _AHEAD],
+            [whole - _FINE, whole + _AHEAD],
         )
         cursor.execute(
             """
-            INSERT INTO metrics_event (at, kind, level, sentence, actor, via, model, stage, fleet, rollout, release, evidence, proof, request_id, digest)
-            SELECT at, 'rollout.step', 'info', 'shifted 10%% of the traffic to the canary', 'system', 'system', m.name, m.name || '/' || s.name,
-                   '', '', '', '{}', '', '', ''
+            INSERT INTO metrics_event (at, kind, level, sentence, actor, via, model, stage,
+                                       fleet, rollout, release, evidence, proof, request_id, digest)
+            SELECT at, 'rollout.step', 'info', 'shifted 10%% of the traffic to the canary', 'system', 'system', m.name,
+                   m.name || '/' || s.name, '', '', '', '{}', '', '', ''
             FROM generate_series(%s::timestamptz, %s, make_interval(secs => 86400.0 / %s)) AS at, releases_stage s
             JOIN releases_model m ON m.id = s.model_id ORDER BY at
             """,

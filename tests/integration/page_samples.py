@@ -10,6 +10,7 @@ from denvweb.core.errors import NotFoundError
 from fleets.domain.types import NodeState, Role
 from fleets.domain.views import (
     DomainMap,
+    FleetHead,
     FleetMap,
     GpuCell,
     NodeMap,
@@ -18,8 +19,10 @@ from fleets.domain.views import (
     ReplicaState,
     ReplicaView,
     RoutersView,
+    UnitHead,
     UnitView,
 )
+from metrics.domain.glance import NAMES, POINTS, STEP_S, GlanceView, Values
 from metrics.domain.types import Metric
 from metrics.domain.views import AlarmVerdict, EventView, FrameView, GroupView, LatencyView, LineView, MetricsView
 from releases.domain.views import (
@@ -30,6 +33,7 @@ from releases.domain.views import (
     PreflightView,
     ReleaseView,
     RolloutView,
+    StageHead,
     StagePlanView,
     StageView,
 )
@@ -391,6 +395,39 @@ def dry_run(state: str = "done", errors: bool = True) -> DryRunView:
     )  # fmt: skip
 
 
+def heads(model: str = "") -> tuple[StageHead, ...]:
+    """The same stages as lists see them."""
+    same = ("stage", "model", "name", "fleets", "replicas", "state", "sentence", "release", "releases", "units_ready", "simulated")
+    unit_same = ("unit", "slot", "stage", "release", "stopping", "ready", "complete", "routable", "detail")
+    return tuple(
+        StageHead(
+            **{name: getattr(view, name) for name in same},
+            limits={alarm.metric: alarm.limit_s or alarm.limit_ratio or 0 for alarm in view.alarms},
+            rollout=view.rollout if view.rollout and view.rollout.active else None,
+            units=tuple(UnitHead(**{name: getattr(unit, name) for name in unit_same}) for unit in view.units),
+        )
+        for view in stages()
+        if model in ("", view.model)
+    )
+
+
+def fleet_heads() -> tuple[FleetHead, ...]:
+    return tuple(FleetHead(fleet.fleet, fleet.simulated, fleet.nodes, fleet.nodes_silent, fleet.frozen) for fleet in fleets())
+
+
+def glances() -> dict[str, GlanceView]:
+    """The half hour before NOW."""
+    found = {}
+    for view in stages():
+        drawn = frame(stage=view.stage, names=NAMES, span_s=POINTS * STEP_S, step_s=STEP_S, by="release", now=NOW)
+        lines: dict[str, dict[str, Values]] = {}
+        for line in drawn.lines:
+            lines.setdefault(line.group, {})[line.name] = line.values
+        total = metrics(stage=view.stage, span_s=60, by="release", now=NOW).total
+        found[view.stage] = GlanceView(lines, total.requests, round(total.requests * (total.error_ratio or 0)), 60.0)
+    return found
+
+
 def patch_all(patch: Callable[[str, object], object]) -> None:
     """Put the samples where the pages read; `patch` is `monkeypatch.setattr`."""
 
@@ -404,17 +441,18 @@ def patch_all(patch: Callable[[str, object], object]) -> None:
     for module in ("events", "releases"):
         patch(f"{pages}.{module}.stage_rows", lambda: [view.stage for view in stages()])
     for module in ("overview", "fleets", "releases"):
-        patch(f"{pages}.{module}.stages_view", stages)
+        patch(f"{pages}.{module}.stage_heads", lambda model="", simulated=None: heads(model))
     for module in ("stage", "actions"):
         patch(f"{pages}.{module}.stage_view", one_stage)
-    for module in ("overview", "stage", "fleets"):
+    for module in ("stage", "fleets"):
         patch(f"{pages}.{module}.fleet_maps", lambda names=None: fleets())
-    for module in ("pages.overview", "stagecharts"):
-        patch(f"frontend.{module}.frame_view", frame)
-    for module in ("overview", "stage"):
-        patch(f"{pages}.{module}.metrics_view", metrics)
+    patch(f"{pages}.overview.fleet_heads", fleet_heads)
+    patch(f"{pages}.overview.glances_view", lambda now: glances())
+    patch("frontend.stagecharts.frame_view", frame)
+    patch(f"{pages}.stage.metrics_view", metrics)
     for module in ("pages.overview", "pages.events", "stagecharts"):
         patch(f"frontend.{module}.events_view", lambda **_: events())
-    patch(f"{pages}.releases.releases_view", lambda *, model: releases(model))
+    patch(f"{pages}.releases.releases_view", lambda *, model, before=None: releases(model))
+    patch(f"{pages}.releases.releases_newest", lambda *, models, limit: {model: releases(model)[:limit] for model in models})
     patch(f"{pages}.releases.release_view", lambda *, model, number: release(number, model))
     patch(f"{pages}.releases.dry_run_view", lambda **_: dry_run(errors=False))

@@ -112,13 +112,13 @@ def test_acts_are_for_people_who_signed_in_and_forms_carry_a_token(person: Clien
 
 
 MOST_QUERIES = {  # one of each reads the roles of whoever asks
-    "/": 27,
-    "/attention": 22,
+    "/": 12,
+    "/attention": 9,
     STAGE: 31,
     f"{STAGE}/charts": 23,
-    "/fleets": 22,
+    "/fleets": 12,
     "/releases": 8,
-    "/releases/ds-flash/1": 24,
+    "/releases/ds-flash/1": 14,
     "/events": 6,
 }
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from frontend import attention, charts, diffs, evidence, gpumap, spark, words
 from frontend.charts import Limit, Line, Mark
 from frontend.pages.overview import line
-from metrics.domain.views import FrameView, LineView
+from metrics.domain.glance import POINTS, GlanceView, Values
 from tests.integration import page_samples as samples
 
 
@@ -113,9 +113,8 @@ def test_the_verdict_is_about_people_first() -> None:
 
 
 def test_a_unit_that_kept_an_earlier_prefill_counts_for_its_release() -> None:
-    at = (datetime(2026, 1, 1, tzinfo=UTC),) * 2
-    lines = (LineView("ds-flash@7", "ttft.p99", (1.0, 1.0)), LineView("ds-flash@7+ds-flash@8", "ttft.p99", (None, 2.0)))
-    frame = FrameView("ds-flash/prod-us", 20, at, lines)
-    assert line(frame, "ttft.p99", "ds-flash@7") == (1.0, 1.0)
-    assert line(frame, "ttft.p99", "ds-flash@8") == (None, 2.0)
-    assert line(frame, "ttft.p99", "ds-flash@9") == ()
+    one: Values = (None,) * (POINTS - 2)
+    glance = GlanceView({"ds-flash@7": {"ttft.p99": (*one, 1.0, 1.0)}, "ds-flash@7+ds-flash@8": {"ttft.p99": (*one, None, 2.0)}})
+    assert line(glance, "ttft.p99", "ds-flash@7")[-2:] == (1.0, 1.0)
+    assert line(glance, "ttft.p99", "ds-flash@8")[-2:] == (None, 2.0)
+    assert set(line(glance, "ttft.p99", "ds-flash@9")) == {None}

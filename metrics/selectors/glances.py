@@ -1,0 +1,27 @@
+"""Reading the glances of stages."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from denvweb.core import wire
+from metrics.domain.glance import POINTS, STEP_S, GlanceView, living
+from metrics.models import Glance
+from metrics.selectors.windows import floor_to
+
+
+def glances_view(*, now: datetime) -> dict[str, GlanceView]:
+    """The glance of every stage that has one, by stage: one query. What has not been written yet is a gap at the lines' end."""
+    end = floor_to(now, STEP_S)
+    return {row.stage: _view(row, int((end - row.end_at).total_seconds()) // STEP_S) for row in Glance.objects.all()}
+
+
+def _view(row: Glance, late_steps: int) -> GlanceView:
+    view = wire.from_plain(row.data, GlanceView)
+    if late_steps <= 1:  # the step that has just ended is being written
+        return view
+    lines = {
+        group: {name: [*values[late_steps:], *([None] * min(late_steps, POINTS))] for name, values in by_name.items()}
+        for group, by_name in view.lines.items()
+    }
+    return GlanceView(living(lines))
