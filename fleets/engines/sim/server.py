@@ -30,8 +30,11 @@ from fleets.engines.sim.transfer import Fetcher, LeaseBook, SideChannel, remote_
 
 VERSION = "0.33.0+denv.sim"
 _GENERATIONS = {"/v1/completions": False, "/v1/chat/completions": True}  # whether it is a chat
+EXIT_CHOKED = 1
 EXIT_GANG_BROKEN = 3
 _PERMISSION = {"id": "modelperm-sim", "object": "model_permission", "allow_sampling": True, "organization": "*", "is_blocking": False}
+_HALF_A_HANDOVER = "the handover lacks where to fetch the KV"
+_LAST_WORDS_S = 0.05  # for an error to reach its client
 MAX_BLOCKS = 12_288  # of 64 tokens: 786,432 tokens, 6 MB of KV bytes
 
 
@@ -171,6 +174,9 @@ class Engine:
         reply, answer.kv_params = answer.reply, self._kv_params
         reply.on_gone = lambda: self._gone(answer)
         answer.sequences = [self._sequence(answer, want, index) for index in range(answer.open)]
+        if (fatal := self._fatal(answer.sequences[0], want)) is not None:
+            self._choke(answer, fatal)
+            return
         self.metrics.request_n.observe(want.choices)
         if want.stream:
             reply.start_stream()  # as vLLM: before the KV is on board
@@ -178,6 +184,26 @@ class Engine:
             if sequence.remote is not None:
                 self.fetcher.hold(sequence, sequence.remote)
             self.scheduler.add(sequence)
+
+    def _fatal(self, sequence: Sequence, want: Generation) -> str | None:
+        """What vLLM's core dies of in a handover; no router may ever send it."""
+        if (want.kv or {}).get("do_remote_prefill") is not True:
+            return None
+        if sequence.remote is None:
+            return _HALF_A_HANDOVER
+        if len(sequence.remote.blocks) < -(-sequence.prompt_tokens // self.config.block_tokens):
+            return "the handover has too few blocks for its prompt"
+        return None
+
+    def _choke(self, answer: Answer, why: str) -> None:
+        """As vLLM: half a handover hangs and kills the engine when its client leaves, too few blocks kill it at once."""
+        if why == _HALF_A_HANDOVER:
+            if answer.want.stream:
+                answer.reply.start_stream()
+            answer.reply.on_gone = lambda: self._on_exit(EXIT_CHOKED, why)
+            return
+        answer.failed(answer.sequences[0], why)
+        asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._on_exit, EXIT_CHOKED, why)
 
     def _sequence(self, answer: Answer, want: Generation, index: int) -> Sequence:
         packed = want.prompts[index // want.choices]

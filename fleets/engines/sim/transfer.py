@@ -8,6 +8,9 @@ The side channel speaks lines of JSON, and raw blocks behind the reply to `pull`
 
 `hold` takes the lease off its timer for as long as the connection stands: the connection is the heartbeat, and a decode that dies
 or gives up frees the blocks by closing it. A lease can be held once.
+
+As with vLLM nothing but the engine's identity is looked at: who names blocks without a lease, because it is over or was never his,
+reads whatever lies there now, and his answer is wrong without a sign.
 """
 
 from __future__ import annotations
@@ -106,16 +109,15 @@ class SideChannel:
         lease: Lease | None = None
         try:
             hello = await _read_line(reader)
-            lease = self._book.hold(str(hello.get("request_id"))) if hello.get("engine_id") == self._engine_id else None
-            if lease is None:
-                if hello.get("engine_id") == self._engine_id:
-                    self._metrics.after_expiry += 1
-                _write_line(writer, {"ok": False, "error": "no such KV here, or not any more"})
-            else:
-                _write_line(writer, {"ok": True, "shards": self._pool.shards, "block_bytes": self._pool.block_bytes})
-                while (order := await _read_line(reader)).get("op") == "pull":
-                    self._send(writer, lease, [int(block) for block in order.get("blocks", [])])
-                    await writer.drain()
+            if hello.get("engine_id") != self._engine_id:
+                _write_line(writer, {"ok": False, "error": "no such engine here"})
+                return
+            lease = self._book.hold(str(hello.get("request_id")))
+            self._metrics.after_expiry += lease is None
+            _write_line(writer, {"ok": True, "shards": self._pool.shards, "block_bytes": self._pool.block_bytes})
+            while (order := await _read_line(reader)).get("op") == "pull":
+                self._send(writer, [int(block) for block in order.get("blocks", [])])
+                await writer.drain()
         except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # the other side is gone or talks nonsense, or this engine ends: the lease ends below
         finally:
@@ -123,9 +125,9 @@ class SideChannel:
                 self._book.free(lease)
             writer.close()
 
-    def _send(self, writer: asyncio.StreamWriter, lease: Lease, blocks: list[int]) -> None:
-        if not set(blocks) <= set(lease.blocks):
-            _write_line(writer, {"ok": False, "error": "these blocks are not the request's"})
+    def _send(self, writer: asyncio.StreamWriter, blocks: list[int]) -> None:
+        if not all(0 <= block <= self._pool.blocks for block in blocks):
+            _write_line(writer, {"ok": False, "error": "there are no such blocks"})
         elif self._faults.kv_fails():
             _write_line(writer, {"ok": False, "error": "KV transfer failed (fault)"})
         else:
