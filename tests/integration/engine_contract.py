@@ -7,8 +7,12 @@ drift from the other unseen. Each takes a `Trio`: one aggregated engine, one pre
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,12 +88,13 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Trio:
-    """Three engines of one model. `context` is its longest prompt and answer together, in tokens."""
+    """Three engines of one model. `context` is its longest prompt and answer together, in tokens; `lease_s` prefill's."""
 
     whole: Peer
     prefill: Peer
     decode: Peer
     context: int
+    lease_s: float
     metric_types: dict[str, str]  # of vLLM, by metric name
 
     def fresh(self, tokens: int, seed: int) -> list[int]:
@@ -354,6 +359,113 @@ def a_client_that_leaves_a_stream(trio: Trio) -> None:
     until(trio.whole.idle, 5, "idle")
 
 
+def a_client_that_leaves_before_the_first_byte(trio: Trio) -> None:
+    """Decode lets go of its own blocks, and of prefill's, which it has promised to fetch."""
+    prompt = trio.fresh(1500, 9)
+    body = {"model": trio.decode.model, "prompt": prompt, "max_tokens": 500, "kv_transfer_params": trio.kept(prompt)["kv_transfer_params"]}
+    content = json.dumps(body).encode()
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
+    host, _, port = trio.decode.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=5) as client:
+        client.sendall(head.encode() + content)
+    until(lambda: trio.decode.idle() and trio.prefill.idle(), trio.lease_s + 5, "both let go of the KV")
+
+
+def a_client_that_leaves_during_prefill(trio: Trio) -> None:
+    body = {"model": trio.prefill.model, "prompt": trio.fresh(3500, 10), "max_tokens": 1, "kv_transfer_params": KEEP}
+    with suppress(httpx.ReadTimeout):
+        httpx.post(trio.prefill.url + COMPLETIONS, json=body, timeout=httpx.Timeout(5, read=0.005))
+    until(trio.prefill.idle, trio.lease_s + 5, "idle")
+
+
+def blocks_that_are_not_there(trio: Trio) -> None:
+    """The transfer fails, and the engine lives."""
+    prompt = trio.fresh(80, 11)
+    params = trio.kept(prompt)["kv_transfer_params"] | {"remote_block_ids": [[10**6] * 3]}
+    assert trio.decode.post(COMPLETIONS, {"prompt": prompt, "max_tokens": 2, "kv_transfer_params": params}).status_code == 500
+    decode_alone_computes_it_itself(trio)
+
+
+def an_engine_of_another_name(trio: Trio) -> None:
+    prompt = trio.fresh(80, 12)
+    params = trio.kept(prompt)["kv_transfer_params"] | {"remote_engine_id": "somebody-else"}
+    assert trio.decode.post(COMPLETIONS, {"prompt": prompt, "max_tokens": 2, "kv_transfer_params": params}).status_code == 500
+    assert trio.decode.get("/health").status_code == 200
+
+
+def a_handover_is_believed_twice(trio: Trio) -> None:
+    """It gives the first prompt's KV to another prompt: no error, and a wrong text. Why a router must use it once."""
+    first, second = trio.fresh(150, 13), trio.fresh(150, 14)
+    params = trio.kept(first)["kv_transfer_params"]
+    body = {"max_tokens": 12, "ignore_eos": True, "temperature": 0}
+    for prompt in (first, second):
+        answer = trio.decode.post(COMPLETIONS, body | {"prompt": prompt, "kv_transfer_params": dict(params)})
+        alone = trio.whole.post(COMPLETIONS, body | {"prompt": prompt}).json()["choices"][0]["text"]
+        assert (answer.status_code, answer.json()["choices"][0]["text"] == alone) == (200, prompt is first)
+
+
+def kv_is_fetched_after_its_lease_without_a_sign(trio: Trio) -> None:
+    """Prefill frees it and counts it; decode reads what lies there and says 200. Why a router must know the time."""
+    prompt = trio.fresh(120, 15)
+    until(trio.prefill.idle, trio.lease_s + 5, "earlier leases are over")
+    before = trio.prefill.metric("vllm:nixl_num_kv_expired_reqs_total")
+    params = trio.kept(prompt)["kv_transfer_params"]
+    assert trio.prefill.metric("vllm:kv_cache_usage_perc") > 0
+    kept_s = -time.monotonic()
+    until(trio.prefill.idle, trio.lease_s + 5, "the lease is over")
+    assert kept_s + time.monotonic() > trio.lease_s * 0.8
+    until(lambda: trio.prefill.metric("vllm:nixl_num_kv_expired_reqs_total") > before, 15, "it is counted")
+    failed = trio.decode.metric("vllm:nixl_num_failed_transfers_total")
+    answer = trio.decode.post(COMPLETIONS, {"prompt": prompt, "max_tokens": 2, "kv_transfer_params": params})
+    assert (answer.status_code, trio.decode.metric("vllm:nixl_num_failed_transfers_total")) == (200, failed)
+    until(lambda: trio.prefill.metric("vllm:nixl_num_notifications_after_expiry_total") > 0, 15, "prefill hears of it too late")
+
+
+# ---- what an engine does not survive: each takes a decode and the id of its process ----
+
+
+def dead(peer: Peer) -> bool:
+    try:
+        return peer.get("/health").status_code != 200
+    except httpx.TransportError:
+        return True
+
+
+def half_a_handover_kills(trio: Trio, pid: int) -> None:
+    """It waits for ever, and when its client leaves the engine ends."""
+    prompt = trio.fresh(80, 16)
+    params = {name: value for name, value in trio.kept(prompt)["kv_transfer_params"].items() if name != "remote_engine_id"}
+    body = {"model": trio.decode.model, "prompt": prompt, "max_tokens": 2, "kv_transfer_params": params}
+    try:
+        answer = httpx.post(trio.decode.url + COMPLETIONS, json=body, timeout=1)
+        raise AssertionError(f"it answered {answer.status_code}")
+    except httpx.ReadTimeout:
+        until(lambda: dead(trio.decode), 20, "it ends")
+
+
+def too_few_blocks_kill(trio: Trio, pid: int) -> None:
+    prompt = trio.fresh(80, 17)
+    params = trio.kept(prompt)["kv_transfer_params"]
+    params["remote_block_ids"] = [params["remote_block_ids"][0][:1]]
+    answer = trio.decode.post(COMPLETIONS, {"prompt": prompt, "max_tokens": 2, "kv_transfer_params": params})
+    assert answer.status_code == 500
+    until(lambda: dead(trio.decode), 20, "it ends")
+
+
+def sigterm_lets_a_stream_end(trio: Trio, pid: int) -> None:
+    """With the shutdown timeout that denv gives it. New requests are refused meanwhile, in whatever way."""
+    body = {"model": trio.decode.model, "prompt": trio.fresh(40, 18), "max_tokens": 1500, "ignore_eos": True, "stream": True}
+    with httpx.stream("POST", trio.decode.url + COMPLETIONS, json=body, timeout=30) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        os.kill(pid, signal.SIGTERM)
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+    assert json.loads(rest[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
+    until(lambda: dead(trio.decode), 20, "it ends")
+
+
+FATAL: tuple[Callable[[Trio, int], None], ...] = (half_a_handover_kills, too_few_blocks_kill, sigterm_lets_a_stream_end)
 CONTRACT: tuple[Callable[[Trio], None], ...] = (
     completion_body,
     token_ids_when_asked,
@@ -372,5 +484,11 @@ CONTRACT: tuple[Callable[[Trio], None], ...] = (
     chat_handover_names_its_request,
     decode_alone_computes_it_itself,
     a_client_that_leaves_a_stream,
+    a_client_that_leaves_before_the_first_byte,
+    a_client_that_leaves_during_prefill,
     kv_that_does_not_come,
+    blocks_that_are_not_there,
+    an_engine_of_another_name,
+    a_handover_is_believed_twice,
+    kv_is_fetched_after_its_lease_without_a_sign,
 )

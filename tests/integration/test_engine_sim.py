@@ -189,9 +189,7 @@ async def test_a_lease_ends_and_then_another_prompt_lies_there(start: Start) -> 
     assert await decode.text(kv_transfer_params=params) != await whole.text()
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"remote_engine_id": "other"}, {"remote_port": 1}, {"remote_block_ids": [[10**6] * 50]}]
-)
+@pytest.mark.parametrize("wrong", [{"remote_engine_id": "other"}, {"remote_port": 1}, {"remote_block_ids": [[10**6] * 50]}])
 async def test_a_handover_that_leads_nowhere_fails_and_the_engine_lives(start: Start, wrong: dict[str, Any]) -> None:
     prefill, decode = await start(Role.PREFILL), await start(Role.DECODE)
     params = await handover(prefill) | wrong

@@ -18,10 +18,10 @@ class Load:
 
     url: str
     model: str
-    threads: int = 3
+    threads: int = 2
     tokens: int = 200
     seed: int = 100_000
-    pause_s: float = 0.05  # between two requests of a thread
+    pause_s: float = 0.25  # between two requests of a thread
     answered: list[tuple[list[int], list[int]]] = field(default_factory=list)  # prompt, answer
     failed: list[str] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)

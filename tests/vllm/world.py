@@ -9,6 +9,8 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,16 +18,29 @@ from typing import Any
 import httpx
 import psutil
 
+from fleets.domain.ports import SIDE_CHANNEL
 from fleets.domain.types import Role
 from fleets.domain.views import FleetMap, ReplicaState
 from fleets.engines.prometheus import samples
 from releases.domain.views import RolloutView, StageView
 from tests.e2e.instance import DENV, ROOT, Instance
+from tests.vllm.client import ask, said
 
 FLEET = "lab"
 NODE = "lab-1"
 PLACES = 6  # as many engines as the node takes at once
 START_S = 420.0  # of a stage, on a machine that does other things too
+LEASE_S = 8.0  # how long prefill keeps KV that nobody fetches; the recipe has 30 s
+# The stages that tests share: topology, and options of the engines.
+_APART = (
+    "{ mode: disaggregated, prefill: { gpus: 1, replicas: 1 }, decode: { gpus: 1, replicas: 1 }, "
+    "conditional: { local-prefill-below: 1, prefill-queue-above: 64 } }"
+)
+WHOLE, TINY = "tiny-whole", "tiny"
+STAGES = {
+    WHOLE: ("{ mode: aggregated, gpus: 1, replicas: 1 }", ""),
+    TINY: (_APART, f"{{ prefill: {{ kv-lease-s: {LEASE_S:g} }}, decode: {{ kv-lease-s: {LEASE_S:g} }} }}"),
+}
 # What the engines inherit from their agent: everything on loopback, nothing from the network.
 QUIET = {
     "HF_HUB_OFFLINE": "1",
@@ -72,6 +87,35 @@ class Engine:
     pid: int
     url: str
 
+    @property
+    def side_port(self) -> int:
+        """Where it answers KV handshakes."""
+        return int(self.url.rpartition(":")[2]) + SIDE_CHANNEL
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """All of its processes stand still meanwhile; its sockets take what comes."""
+        os.killpg(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.thaw()
+
+    def thaw(self) -> None:
+        """Let it go on, if it stands still."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL to all of it."""
+        os.killpg(self.pid, signal.SIGKILL)
+
+    def fetching(self) -> float:
+        """Requests whose KV is on its way to it."""
+        page = httpx.get(f"{self.url}/metrics", timeout=20).text
+        wanted = [line for line in page.splitlines() if "kv_fetch_by_stage{" in line and 'stage="in_progress"' in line]
+        return sum(float(line.rpartition(" ")[2]) for line in wanted)
+
     def figures(self) -> dict[str, float]:
         """What its metrics page says of KV and tokens, by short names."""
         page = httpx.get(f"{self.url}/metrics", timeout=20).text
@@ -87,6 +131,7 @@ class Engine:
 _FIGURES = {
     "kv_use": "vllm:kv_cache_usage_perc",
     "running": "vllm:num_requests_running",
+    "waiting": "vllm:num_requests_waiting",
     "bytes": "vllm:nixl_bytes_transferred_sum",
     "failed": "vllm:nixl_num_failed_transfers_total",
     "expired": "vllm:nixl_num_kv_expired_reqs_total",
@@ -136,8 +181,10 @@ class Lab:
 
     # ---- releases ----
 
-    def release(self, model: str, topology: str, *, engine: str = "", policy: str = "") -> str:
-        """Create a release of the tiny model for stage `lab`; returns its rollout's id."""
+    def release(self, model: str, *, engine: str = "", policy: str = "") -> str:
+        """Create a release of one of `STAGES`, with other engine options if given; returns its rollout's id."""
+        topology, usual = STAGES[model]
+        engine = engine or usual
         rollout = policy or "{ canary: 50%, steps: [100%], hold: 1s, bake: 1s, min-requests: 1, max-wait: 30s }"
         text = (
             f"release:\n  model: {model}\n  weights: {self.tools.weights}\n  recipe: tiny/vllm-cpu@1\n"
@@ -160,11 +207,11 @@ class Lab:
         """How it goes."""
         return self.denv.client().get(f"rollouts/{rollout}", RolloutView)
 
-    def serving(self, model: str, topology: str) -> StageView:
-        """Have a stage serve, and wait until it does."""
+    def serving(self, model: str) -> StageView:
+        """Have one of `STAGES` serve, and wait until it does."""
         began_s = time.monotonic()
         if model not in self.took_s:
-            rollout = self.release(model, topology)
+            rollout = self.release(model)
             self.denv.until(lambda: self._over(rollout), timeout_s=START_S, what=f"{model} serves")
             assert self.rollout(rollout).state == "succeeded", self.rollout(rollout)
             self.took_s[model] = time.monotonic() - began_s
@@ -212,6 +259,37 @@ class Lab:
         assert stage.routers.urls, stage.routers
         url: str = stage.routers.urls[0]
         return url
+
+    @contextmanager
+    def frozen_agent(self) -> Iterator[None]:
+        """The node's agent stands still meanwhile; its engines go on."""
+        assert self._agent is not None
+        self._agent.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._agent.send_signal(signal.SIGCONT)
+
+    def gauges(self, model: str, role: Role) -> dict[str, float]:
+        """What the control plane shows of the figures of its first replica of that role."""
+        pools = [pool for unit in self.stage(model).units for pool in unit.pools if pool.role is role]
+        return pools[0].replicas[0].gauges
+
+    def routed(self, model: str, name: str, **labels: str) -> float:
+        """One of its router's counters or gauges, `denv_router_` left out, over all series with these labels."""
+        wanted = [f'{label}="{value}"' for label, value in labels.items()]
+        lines = httpx.get(f"{self.router(model)}/metrics", timeout=20).text.splitlines()
+        found = [line for line in lines if line.startswith(f"denv_router_{name}{{") and all(pair in line for pair in wanted)]
+        return sum(float(line.rpartition(" ")[2]) for line in found)
+
+    def all_free(self, model: str) -> bool:
+        """Whether none of its engines computes anything or keeps KV."""
+        figures = [engine.figures() for engine in self.engines(model)]
+        return bool(figures) and all(now["kv_use"] == now["running"] == now["waiting"] == 0 for now in figures)
+
+    def alone(self, tokens: list[int]) -> list[int]:
+        """What one engine alone says to a prompt."""
+        return said(ask(self.engine(WHOLE, Role.AGGREGATED).url, WHOLE, tokens))
 
     def until(self, look: Any, *, timeout_s: float, what: str) -> Any:
         """As Instance.until."""

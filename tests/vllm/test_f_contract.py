@@ -9,20 +9,24 @@ import pytest
 from fleets.domain.types import Role
 from tests.integration.engine_contract import CONTRACT, Peer, Trio
 from tests.integration.test_engine_contract import METRIC_TYPES
-from tests.vllm.test_a_serving import APART, WHOLE
-from tests.vllm.world import Lab
+from tests.vllm.world import LEASE_S, TINY, WHOLE, Lab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
+def trio_of(lab: Lab) -> Trio:
+    """The engines of the two stages, asked past their routers."""
+    lab.serving(WHOLE)
+    lab.serving(TINY)
+    whole = Peer(lab.engine(WHOLE, Role.AGGREGATED).url, WHOLE)
+    prefill, decode = (Peer(lab.engine(TINY, role).url, TINY) for role in (Role.PREFILL, Role.DECODE))
+    return Trio(whole, prefill, decode, context=4096, lease_s=LEASE_S, metric_types=METRIC_TYPES)
+
+
 @pytest.fixture(scope="module")
 def trio(lab: Lab) -> Trio:
-    """The engines of the two stages, asked past their routers."""
-    lab.serving("tiny-whole", WHOLE)
-    lab.serving("tiny", APART)
-    whole = Peer(lab.engine("tiny-whole", Role.AGGREGATED).url, "tiny-whole")
-    prefill, decode = (Peer(lab.engine("tiny", role).url, "tiny") for role in (Role.PREFILL, Role.DECODE))
-    return Trio(whole, prefill, decode, context=4096, metric_types=METRIC_TYPES)
+    """The same for all."""
+    return trio_of(lab)
 
 
 @pytest.mark.parametrize("promise", CONTRACT, ids=lambda promise: promise.__name__)

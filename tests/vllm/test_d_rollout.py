@@ -1,0 +1,64 @@
+"""A canary of a second release on real engines, judged by real requests, and the way back."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from fleets.domain.types import Role
+from tests.vllm.client import ask, prompt, said
+from tests.vllm.load import Load
+from tests.vllm.test_c_deaths import lost_kv, right
+from tests.vllm.world import TINY, WHOLE, Lab
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+POLICY = "{ canary: 50%, steps: [100%], hold: 3s, bake: 3s, min-requests: 10, max-wait: 2m }"
+
+
+RECOMPUTE = "{ decode: { kv-load-failure-policy: recompute, max-num-seqs: 8 }, prefill: { max-num-seqs: 8 } }"
+
+
+def test_a_second_release_and_back(lab: Lab) -> None:
+    """Both releases serve during the canary, nobody notices, and one call goes back. The second one computes lost KV itself."""
+    lab.serving(WHOLE)
+    before = lab.serving(TINY).release
+    engines_before = {engine.pid for engine in lab.engines(TINY)}
+    url = lab.router(TINY)
+    with Load(url, TINY, threads=2, seed=700_000) as load:
+        rollout = lab.release(TINY, engine=RECOMPUTE, policy=POLICY)
+        second = lab.until(lambda: lab.rollout(rollout).to_release, timeout_s=60, what="the rollout")
+        lab.until(lambda: lab.stage(TINY).releases.get(f"{TINY}@{second}", 0) > 0, timeout_s=420, what="canary")
+        lab.until(lambda: not lab.rollout(rollout).active, timeout_s=420, what="the rollout is over")
+        assert lab.rollout(rollout).state == "succeeded", lab.rollout(rollout)
+    assert not load.failed, load.failed
+    assert lab.stage(TINY).release == second
+    lost_kv_is_computed_by_the_engine(lab)
+    with Load(url, TINY, threads=2, seed=800_000) as after:
+        began_s = time.monotonic()
+        back = lab.denv.run("rollback", f"{TINY}/lab", "--yes", "--reason", "a test of the way back", timeout_s=420)
+        took_s = time.monotonic() - began_s
+        assert back.status == 0, back.err
+        lab.until(lambda: lab.stage(TINY).state == "steady", timeout_s=420, what="steady again")
+        after.wait_for(10)
+    stage = lab.stage(TINY)
+    assert stage.release == before
+    assert stage.routers.weights == {f"{TINY}@{before}": 10_000}
+    print(f"rollback took {took_s:.1f} s; {len(load.answered)} and {len(after.answered)} answered")
+    print(f"engines that stayed: {len(engines_before & {engine.pid for engine in lab.engines(TINY)})} of {len(engines_before)}")
+    assert not after.failed, after.failed
+    right(lab, load)
+    right(lab, after)
+    tokens = prompt(500, 8000)
+    assert said(ask(url, TINY, tokens)) == lab.alone(tokens)
+
+
+def lost_kv_is_computed_by_the_engine(lab: Lab) -> None:
+    """Policy `recompute`: prefill is killed before decode has fetched a byte, and the router hears of no failure."""
+    prefill, decode = lab.engine(TINY, Role.PREFILL), lab.engine(TINY, Role.DECODE)
+    lost, failed = lab.routed(TINY, "kv_failed_total"), decode.figures()["failed"]
+    prompts = [prompt(400, 8100), prompt(500, 8101)]
+    assert lost_kv(lab, prefill, decode, prompts) == [lab.alone(tokens) for tokens in prompts]
+    assert lab.routed(TINY, "kv_failed_total") == lost
+    lab.until(lambda: decode.figures()["failed"] > failed, timeout_s=15, what="decode counts it")
