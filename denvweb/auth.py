@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from asgiref.sync import sync_to_async
 from django.contrib.auth.models import AbstractBaseUser, User
+from django.http import HttpRequest
 from django.utils import timezone
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.exceptions import AuthenticationFailed
@@ -41,6 +43,26 @@ def bearer(header: str) -> str:
     """The token in an Authorization header, or an empty text."""
     scheme, _, text = header.partition(" ")
     return text.strip() if scheme.lower() == "bearer" else ""
+
+
+async def caller_of(request: HttpRequest) -> AbstractBaseUser | None:
+    """Who calls an asynchronous view, by bearer token or session; None for nobody."""
+    text = bearer(request.headers.get("Authorization", ""))
+    if text:
+        token = await sync_to_async(token_check)(text, ApiToken.Scope.API)
+        return token.user if token else None
+    user = await request.auser()
+    return user if user.is_authenticated else None
+
+
+def caller_still(request: HttpRequest) -> AbstractBaseUser | None:
+    """The same person as they are by now; None once the token was revoked, the session ended, or the account closed."""
+    text = bearer(request.headers.get("Authorization", ""))
+    if text:
+        token = token_check(text, ApiToken.Scope.API)
+        return token.user if token else None
+    live = request.session.session_key and request.session.exists(request.session.session_key)
+    return User.objects.filter(username=request.user.get_username(), is_active=True).first() if live else None
 
 
 class ApiTokenAuthentication(BaseAuthentication):

@@ -102,4 +102,33 @@ def stream_add(result: dict[str, Any], generator: object, request: object, publi
             },
         }
     }
+    result["paths"]["/api/v1/stages/{model}/{name}/logs"] = {"get": _logs(error)}
     return result
+
+
+def _logs(error: dict[str, Any]) -> dict[str, Any]:
+    """Likewise for the logs of a pool."""
+    number = {"type": "string", "pattern": "^[0-9]{1,6}$"}
+    wanted = [
+        ("pool", {"type": "string", "enum": ["prefill", "decode", "aggregated"]}, "Whose logs."),
+        ("replica", number, "Of each unit, counted from 1; all when left out."),
+        ("rank", number, "Counted from 0, which leads; all when left out."),
+        ("since", {"type": "string"}, "Lines of this time, as in `10m`."),
+        ("tail", number, "Or so many of the last lines of each, 200 when left out."),
+        ("follow", {"type": "string", "enum": ["0", "1"]}, "1: go on as lines are written."),
+    ]
+    path = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in ("model", "name")]
+    query = [{"name": name, "in": "query", "schema": form, "description": text, "required": name == "pool"} for name, form, text in wanted]
+    return {
+        "operationId": "stage_logs",
+        "description": "What the engines of a pool write, as server-sent events: `log` with lines, `note` with a sentence, `end`.",
+        "parameters": path + query,
+        "tags": ["stages"],
+        "security": [{"token": []}, {"cookieAuth": []}],
+        "responses": {
+            "200": {"description": "Lines.", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
+            "400": {"description": "A parameter is wrong.", "content": error},
+            "401": {"description": "Not logged in.", "content": error},
+            "404": {"description": "No such stage, pool or replica.", "content": error},
+        },
+    }

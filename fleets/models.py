@@ -218,6 +218,37 @@ class GpuClaim(models.Model):
         return f"{self.node_id}/{self.gpu_index}"
 
 
+class LogAsk(models.Model):
+    """Somebody reads a rank's log through its agent. Kept for as long as the reader says that it is there."""
+
+    id = models.CharField(primary_key=True, max_length=40)
+    reader = models.CharField(max_length=40, db_index=True)  # one of it has an ask for each rank
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="log_asks")
+    rank = models.CharField(max_length=24)  # by name: its row may go while its log is read
+    follow = models.BooleanField(default=False)
+    tail_lines = models.PositiveIntegerField(default=200)
+    since_at = models.DateTimeField(null=True, blank=True)
+    position = models.BigIntegerField(null=True, blank=True)  # where the last piece ended
+    done = models.BooleanField(default=False)
+    wanted_until = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.rank} for {self.reader}"
+
+
+class LogText(models.Model):
+    """A piece of a log on its way to the reader, who takes it away."""
+
+    ask = models.ForeignKey(LogAsk, on_delete=models.CASCADE, related_name="texts")
+    start = models.BigIntegerField()
+    end = models.BigIntegerField()
+    text = models.TextField()
+    detail = models.TextField(blank=True)  # why there is no text
+
+    def __str__(self) -> str:
+        return f"{self.ask_id} {self.start}-{self.end}"
+
+
 def new_epoch() -> int:
     """The second of a stage's first table: a router that kept tables of an earlier database takes those of a new one."""
     return int(time.time())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +29,7 @@ _ERRORS: dict[int, type[DenvError]] = {
     422: InvalidError,
 }
 _TIMEOUT_S = 30.0
+_STREAM_TIMEOUT_S = httpx.Timeout(_TIMEOUT_S, read=30.0)  # a stream says that it lives every few seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,23 @@ class Client:
             return self._decode(self._send("POST", path, json=_given(body or {}), headers=headers), into)
         except UnavailableError:
             return self._decode(self._send("POST", path, json=_given(body or {}), headers=headers), into)
+
+    def events(self, path: str, **params: object) -> Iterator[tuple[str, str]]:
+        """Server-sent events of GET /api/v1/`path`: name and data of each, until the server ends or the caller stops."""
+        name = ""
+        try:
+            with self._http.stream("GET", f"/api/v1/{path}", params=_given(params), timeout=_STREAM_TIMEOUT_S) as response:
+                if not response.is_success:
+                    response.read()
+                    raise _error_of(response)
+                for line in response.iter_lines():
+                    key, _, value = line.partition(": ")
+                    if key == "event":
+                        name = value
+                    elif key == "data":
+                        yield name, value
+        except httpx.TransportError as error:
+            raise UnavailableError(f"the control plane at {self.access.url} went away ({error})", code="no-answer") from error
 
     def delete(self, path: str) -> None:
         """DELETE /api/v1/`path`."""

@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "scale": ("denvweb.cli.scale", "scale", "How many units and replicas a stage has, and setting them"),
     "metrics": ("denvweb.cli.metrics", "metrics", "TTFT, ITL, errors and queues of a stage beside its alarms"),
     "events": ("denvweb.cli.stages", "events", "What happened to a stage, newest last"),
+    "logs": ("denvweb.cli.logs", "logs", "What the engines of a pool write, and -f as they write it"),
     "fleets": ("denvweb.cli.fleets", "fleets", "Fleets, domains, and what runs where"),
     "nodes": ("denvweb.cli.nodes", "nodes", "The nodes of every fleet: list, cordon, uncordon, drain"),
     "placement": ("denvweb.cli.placement", "placement", "Why units are where they are, and which moves would make room"),

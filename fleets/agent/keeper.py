@@ -22,6 +22,7 @@ from fleets.agent.http import HttpClient
 from fleets.agent.launchers.base import Launcher
 from fleets.agent.processes import Marked
 from fleets.agent.ranks import Run
+from fleets.agent.redact import redact
 from fleets.domain.protocol import NodeFacts, NodeSnapshot, RankReport
 from fleets.engines.base import LaunchCommand, with_program
 
@@ -194,7 +195,7 @@ class RankKeeper:
             watch.cancel()
         self._gauges.pop(rank_id, None)
         self._give_place_back(rank_id)
-        last_lines = logs.tail(state.log_path(self._tools.state_path, rank_id))
+        last_lines = redact(logs.tail(state.log_path(self._tools.state_path, rank_id)))
         ended = ranks.exited(run, code, last_lines, time.monotonic(), random.random)
         log.info("%s: %s is %s: %s", self._facts.name, rank_id, ended.state, ended.detail.partition("; its last log")[0])
         self._set(ended)

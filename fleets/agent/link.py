@@ -16,7 +16,7 @@ from denvweb.core import wire
 from denvweb.core.backoff import Backoff
 from denvweb.core.errors import DenvError, ForbiddenError, InvalidError, UnavailableError
 from fleets.agent.http import HttpClient
-from fleets.domain.protocol import AgentReport, JoinReply, JoinRequest, NodeFacts, NodeSnapshot, Poke
+from fleets.domain.protocol import AgentReport, JoinReply, JoinRequest, LogPiece, LogPieceReply, NodeFacts, NodeSnapshot, Poke
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,10 @@ class ControlLink:
 
     async def _sync(self, credential: str, report: AgentReport) -> NodeSnapshot:
         return await self._post("/agent/v1/sync", report, NodeSnapshot, credential)
+
+    async def log_piece(self, credential: str, piece: LogPiece) -> LogPieceReply:
+        """Deliver a piece of a log that somebody reads."""
+        return await self._post("/agent/v1/logs", piece, LogPieceReply, credential)
 
     async def _post(self, path: str, message: object, into: type[T], credential: str = "") -> T:
         headers = (("Authorization", f"Bearer {credential}"),) if credential else ()

@@ -19,6 +19,7 @@ from fleets.agent.keeper import EngineTools, RankKeeper
 from fleets.agent.link import ControlLink
 from fleets.agent.processes import Marked
 from fleets.agent.state import NodeState
+from fleets.agent.tails import LogTails
 from fleets.agent.threads import in_daemon_thread
 from fleets.domain.protocol import AgentReport, GpuReport, NodeFacts, NodeSnapshot
 
@@ -57,6 +58,8 @@ class NodeLoop:
         self._sync_due = asyncio.Event()
         self.keeper = RankKeeper(facts, dict(kept.runs), tools, on_change=self._sync_due.set, devices=driver.devices)
 
+        self._tails = LogTails(tools.state_path, link, lambda: self.credential)
+
     @property
     def credential(self) -> str:
         """The node's own `id.secret`; empty before it has joined."""
@@ -86,6 +89,7 @@ class NodeLoop:
     async def close(self, *, stop_engines: bool) -> None:
         """After `run` was cancelled: leave the engines running, or end them."""
         await self.keeper.close()
+        await self._tails.close()
         if self._gpus_look is not None:
             self._gpus_look.cancel()
         if stop_engines:
@@ -154,6 +158,7 @@ class NodeLoop:
         log.info("%s: generation %d with %d ranks", self.facts.name, snapshot.generation, len(snapshot.ranks))
         self._snapshot = snapshot
         self.keeper.take(snapshot)
+        self._tails.want(snapshot.logs)
         self._save()
         self._sync_due.set()
 

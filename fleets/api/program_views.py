@@ -20,9 +20,9 @@ from denvweb.core import wire
 from denvweb.core.errors import DenvError, InvalidError
 from denvweb.models import ApiToken
 from denvweb.wake import Waiter
-from fleets.domain.protocol import JoinRequest, RouterReport, RouterTable
+from fleets.domain.protocol import JoinRequest, LogPiece, RouterReport, RouterTable
 from fleets.selectors import router_table, table_generation
-from fleets.services import nodes_join, router_report_take
+from fleets.services import log_piece_take, nodes_join, router_report_take
 
 WAIT_MAX_S = 60.0
 LOOK_EVERY_S = 1.0  # without a poke: Redis may be away
@@ -66,6 +66,15 @@ def _answers_errors(view: View) -> View:
 def join(request: HttpRequest) -> HttpResponse:
     """A join token for credentials."""
     return _json(nodes_join(request=wire.decode(request.body, JoinRequest)))
+
+
+@csrf_exempt
+@require_POST
+@_answers_errors
+def logs(request: HttpRequest) -> HttpResponse:
+    """A piece of a log that somebody reads."""
+    credential = bearer(request.headers.get("Authorization", ""))
+    return _json(log_piece_take(credential=credential, piece=wire.decode(request.body, LogPiece)))
 
 
 _trusted: dict[bytes, float] = {}  # hash of a router's token -> monotonic time until which it is not looked up again

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, path
 
 from fleets.api.key_views import ApiKeysView, ApiKeyView, KeysRequiredView
+from fleets.api.log_views import logs
 from fleets.api.node_views import CordonView, DrainPlanView, DrainView, JoinTokensView, UncordonView
 from fleets.api.placement_views import DefragView, StagePlacementView
 from fleets.api.views import FleetDetailView, FleetListView
@@ -21,5 +22,6 @@ urlpatterns: list[URLPattern] = [
     path("stages/<str:model>/<str:name>/keys", ApiKeysView.as_view()),
     path("stages/<str:model>/<str:name>/keys-required", KeysRequiredView.as_view()),
     path("stages/<str:model>/<str:name>/keys/<str:id>", ApiKeyView.as_view()),
+    path("stages/<str:model>/<str:name>/logs", logs),
     path("stages/<str:model>/<str:name>/placement", StagePlacementView.as_view()),
 ]

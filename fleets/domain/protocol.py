@@ -126,6 +126,38 @@ class AgentReport:
 
 
 @dataclass(frozen=True, slots=True)
+class LogAsk:
+    """Somebody reads a rank's log: its agent sends it from `position` on, or what the ask says of the beginning."""
+
+    ask: str
+    rank_id: str
+    follow: bool
+    position: int | None = None  # where the last piece ended; None: nothing was sent yet
+    tail_lines: int = 200
+    since_at: float | None = None  # seconds since the epoch; instead of a number of lines
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """POST /agent/v1/logs: whole lines of a log, known secrets left out. Positions count the bytes of all its files."""
+
+    ask: str
+    start: int
+    end: int
+    text: str = ""
+    done: bool = False  # nothing follows: the ask was not to follow, or there is no such log
+    detail: str = ""  # why there is no text
+
+
+@dataclass(frozen=True, slots=True)
+class LogPieceReply:
+    """What becomes of the ask."""
+
+    go_on: bool  # False: nobody reads any more
+    taken: bool = True  # False: the reader is slow; the same piece again a little later
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSnapshot:
     """What a node should run. `ranks` is the whole list; with `unchanged` it is left out."""
 
@@ -134,6 +166,7 @@ class NodeSnapshot:
     unchanged: bool = False
     ranks: tuple[RankSpec, ...] = ()
     sync_every_s: float = 4.0
+    logs: tuple[LogAsk, ...] = ()  # also with `unchanged`
 
 
 # ---- router: GET /router/v1/table?stage=&generation=&wait_s= (long-poll), POST /router/v1/report every second ----

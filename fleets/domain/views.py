@@ -183,6 +183,32 @@ class FleetHead:
 
 
 @dataclass(frozen=True, slots=True)
+class LogSource:
+    """One rank whose log is read."""
+
+    ask: str
+    node: str
+    role: Role
+    ordinal: int
+    rank: int  # 0 leads
+    unit: int  # slot
+    silent_s: float | None  # since its node's last report, when that is late
+
+
+@dataclass(frozen=True, slots=True)
+class LogLines:
+    """Whole lines of one rank's log, or in `note` why there are none or some are missing."""
+
+    unit: int
+    role: Role
+    ordinal: int
+    rank: int
+    node: str
+    text: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JoinTokenView:
     """A join token, shown this once."""
 

@@ -10,6 +10,7 @@ from denvweb.failpoints import reach
 from fleets.reconcile.nodes import nodes_look
 from fleets.reconcile.routes import routes_look
 from fleets.reconcile.units import units_look
+from fleets.services.logs import log_asks_forget
 
 
 def reconcile(now: datetime | None = None) -> None:
@@ -20,4 +21,5 @@ def reconcile(now: datetime | None = None) -> None:
     units_look(now)
     reach("fleets.after-units")
     routes_look(now)
+    log_asks_forget(now=now)
     reach("fleets.after-routes")

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from django.utils import timezone
+
 from denvweb.core import wire
 from denvweb.core.errors import NotFoundError
+from fleets import models
 from fleets.domain.gang import DRAIN_DEADLINE_S, START_DEADLINE_S
-from fleets.domain.protocol import NodeSnapshot, RankSpec
+from fleets.domain.protocol import LogAsk, NodeSnapshot, RankSpec
 from fleets.domain.types import EngineSpec, RankDesired, Role
 from fleets.models import Node, Rank
 
 
 def node_snapshot(*, node: str) -> NodeSnapshot:
-    """The whole desired state of a node: three queries."""
+    """The whole desired state of a node: four queries."""
     found = node_snapshots(nodes=[node])
     if not found:
         raise NotFoundError(f"There is no node {node}.")
@@ -22,7 +25,7 @@ def node_snapshot(*, node: str) -> NodeSnapshot:
 
 
 def node_snapshots(*, nodes: Sequence[str]) -> list[NodeSnapshot]:
-    """The same of several: three queries for all of them. Unknown ones are left out.
+    """The same of several: four queries for all of them. Unknown ones are left out.
 
     Generations are read before ranks, so ranks are never older than they say; were they newer, the next look brings them again.
     """
@@ -36,16 +39,26 @@ def node_snapshots(*, nodes: Sequence[str]) -> list[NodeSnapshot]:
     replicas = {rank.replica_id for found in ranks.values() for rank in found}
     for member in Rank.objects.filter(replica_id__in=replicas).select_related("node").order_by("index"):
         gangs[member.replica_id].append(member)
+    asks = _log_asks(nodes)
     return [
         NodeSnapshot(
             node=row.name,
             generation=row.generation,
+            logs=tuple(asks[row.name]),
             ranks=tuple(
                 _rank_spec(rank, gangs[rank.replica_id], row.domain.fleet.gpu_kind) for rank in ranks[row.name] if gangs[rank.replica_id]
             ),
         )
         for row in rows
     ]
+
+
+def _log_asks(nodes: Sequence[str]) -> dict[str, list[LogAsk]]:
+    found: dict[str, list[LogAsk]] = defaultdict(list)
+    for row in models.LogAsk.objects.filter(node_id__in=nodes, done=False, wanted_until__gt=timezone.now()):
+        since_at = row.since_at.timestamp() if row.since_at else None
+        found[row.node_id].append(LogAsk(row.id, row.rank, row.follow, row.position, row.tail_lines, since_at))
+    return found
 
 
 def _rank_spec(rank: Rank, gang: list[Rank], gpu_kind: str) -> RankSpec:

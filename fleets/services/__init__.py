@@ -3,6 +3,7 @@
 from fleets.services.cordons import node_cordon, node_drain
 from fleets.services.heartbeats import reports_take
 from fleets.services.keys import key_create, key_revoke, keys_require
+from fleets.services.logs import log_asks_keep, log_asks_open, log_piece_take, log_texts_take
 from fleets.services.nodes import join_token_create, join_token_issue, nodes_join
 from fleets.services.reports import report_take
 from fleets.services.routers import router_report_take
@@ -15,6 +16,10 @@ __all__ = [
     "key_create",
     "key_revoke",
     "keys_require",
+    "log_asks_keep",
+    "log_asks_open",
+    "log_piece_take",
+    "log_texts_take",
     "node_cordon",
     "node_drain",
     "nodes_join",

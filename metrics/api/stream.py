@@ -6,17 +6,15 @@ import time
 from collections.abc import AsyncIterator
 
 from asgiref.sync import sync_to_async
-from django.contrib.auth.models import User
 from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 
 from denvweb import wake
 from denvweb.access import Person, Seen, seen_by
 from denvweb.api import error_body
-from denvweb.auth import bearer, token_check
+from denvweb.auth import caller_of, caller_still
 from denvweb.core import wire
 from denvweb.core.errors import DenvError, InvalidError
-from denvweb.models import ApiToken
 from metrics.domain.views import EventView
 from metrics.selectors import events_after, latest_seq
 
@@ -31,7 +29,7 @@ async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Events after `Last-Event-ID` (a header, or `?after=` for a first connection), else from now on; `?stage=` keeps one stage's."""
     if request.method != "GET":
         return _refused(DenvError("Only GET is possible here.", code="method-not-allowed"), 405)
-    user = await _user(request)
+    user = await caller_of(request)
     seq, seen = await sync_to_async(_begin)(user) if user else (0, Seen(None))
     # Django gives a request's connection back when its response ends, and this one lasts for hours: a few streams would
     # take the whole pool.
@@ -55,15 +53,6 @@ def _refused(error: DenvError, status: int) -> JsonResponse:
     return response
 
 
-async def _user(request: HttpRequest) -> Person | None:
-    text = bearer(request.headers.get("Authorization", ""))
-    if text:
-        token = await sync_to_async(token_check)(text, ApiToken.Scope.API)
-        return token.user if token else None
-    user = await request.auser()
-    return user if user.is_authenticated else None
-
-
 def _begin(user: Person) -> tuple[int, Seen]:
     """Where a stream without a number begins, and what this person may see: as it is now; it is looked up again while the stream lasts."""
     return latest_seq(), seen_by(user)
@@ -72,13 +61,7 @@ def _begin(user: Person) -> tuple[int, Seen]:
 def _still(request: HttpRequest) -> Seen | None:
     """What the caller may see by now; None once the token was revoked, the session ended, or the account closed."""
     try:
-        text = bearer(request.headers.get("Authorization", ""))
-        if text:
-            token = token_check(text, ApiToken.Scope.API)
-            user: Person | None = token.user if token else None
-        else:
-            live = request.session.session_key and request.session.exists(request.session.session_key)
-            user = User.objects.filter(username=request.user.get_username(), is_active=True).first() if live else None
+        user = caller_still(request)
         return seen_by(user) if user else None
     finally:
         close_old_connections()
