@@ -186,6 +186,7 @@ class Rank(models.Model):
     pid = models.BigIntegerField(default=0)
     engine_id = models.CharField(max_length=120, blank=True)
     gauges = models.JSONField(default=dict)  # of its engine
+    hung_engine = models.CharField(max_length=120, blank=True)  # the last of its engines that was seen to hang, and was replaced
 
     class Meta:
         ordering = ["index"]

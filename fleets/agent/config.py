@@ -13,6 +13,7 @@ from typing import Any, get_type_hints
 from denvweb import env
 from denvweb.core.errors import InvalidError
 from fleets.domain.ports import PORTS_A_RANK
+from fleets.domain.stall import SILENT_S
 from fleets.engines.base import ENGINES
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -121,6 +122,9 @@ class Config:
         metavar="ENGINE=COMMAND",
     )
     speed: float = _flag("how many times faster than real hardware simulated engines run", 1.0, metavar="FACTOR")
+    hung_after_s: float = _flag(
+        "an engine that was ready and answers nothing for so long is replaced; 0: never", SILENT_S, metavar="SECONDS"
+    )
     stop_engines_on_exit: bool = _flag("stop the engines when the agent is stopped (default: they go on and are adopted later)", False)
     log_level: str = _flag("DEBUG, INFO, WARNING or ERROR", "INFO")
 

@@ -37,13 +37,21 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
+class Replace:
+    """End it by force because it hangs; another one follows."""
+
+    rank_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Forget:
     """Nothing is left of it, and nobody asks for it."""
 
     rank_id: str
 
 
-Action = Start | Terminate | Kill | Forget
+Action = Start | Terminate | Kill | Replace | Forget
 
 
 def take_desired(desired: Iterable[RankSpec], runs: Mapping[str, Run], now_s: float) -> dict[str, Run]:
@@ -91,6 +99,8 @@ def _end(run: Run, now_s: float) -> Iterator[Action]:
             yield Kill(run.rank_id, f"it did not end within {KILL_AFTER_S:.0f} s of SIGTERM and was killed")
     elif run.spec.desired is RankDesired.STOP:
         yield Terminate(run.rank_id)
+    elif run.engine_id and run.engine_id == run.spec.hung_engine:
+        yield Replace(run.rank_id, "it hangs: it answers, but none of the requests that routers sent it went on")
     elif run.state is RankState.STARTING and now_s >= run.started_s + run.spec.start_deadline_s:
         yield Kill(run.rank_id, f"not ready within its start deadline of {run.spec.start_deadline_s:.0f} s and killed")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from denvweb.core.errors import DenvError, UnavailableError
 from denvweb.core.ids import random_id
 from fleets.agent import adoption, logs, ports, probes, ranks, state
-from fleets.agent.diff import Forget, Kill, Start, Terminate, diff, next_due_s, take_desired, waiting_for
+from fleets.agent.diff import Forget, Kill, Replace, Start, Terminate, diff, next_due_s, take_desired, waiting_for
 from fleets.agent.engines import AdapterFor, launch_order
 from fleets.agent.gate import StartGate
 from fleets.agent.http import HttpClient
@@ -24,6 +24,8 @@ from fleets.agent.processes import Marked
 from fleets.agent.ranks import Run
 from fleets.agent.redact import redact
 from fleets.domain.protocol import NodeFacts, NodeSnapshot, RankReport
+from fleets.domain.stall import SILENT_S
+from fleets.domain.types import RankState
 from fleets.engines.base import LaunchCommand, with_program
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ class EngineTools:
     gate: StartGate
     speed: float = 1.0
     programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # this node's own commands by engine
+    hung_after_s: float = SILENT_S  # of silence of an engine that was ready; 0: never
 
 
 class RankKeeper:
@@ -99,9 +102,9 @@ class RankKeeper:
                     self._tools.launcher.terminate(run.process)
                     self._set(ranks.terminated(run, now_s))
                 case Kill(reason=reason) if run.process is not None:
-                    log.warning("%s: killing %s (process %d): %s", self._facts.name, run.rank_id, run.process.pid, reason)
-                    self._set(ranks.killed(run, reason))
-                    self._tools.launcher.kill(run.process)
+                    self._kill(ranks.killed(run, reason))
+                case Replace(reason=reason) if run.process is not None:
+                    self._kill(ranks.hung(run, reason))
                 case Forget():
                     del self.runs[run.rank_id]
                     self._on_change()
@@ -118,6 +121,7 @@ class RankKeeper:
                 restarts=run.restarts,
                 since_s=round(now_s - run.since_s, 1),
                 detail=run.detail or waiting_for(run, self.runs),
+                hung_engine=run.hung_engine,
                 gauges=self._gauges.get(run.rank_id, {}),
             )
             for run in self.runs.values()
@@ -178,6 +182,8 @@ class RankKeeper:
             map_metrics=self._tools.adapter_for(run.spec.engine.engine, self._facts.simulated).map_metrics,
             on_ready=partial(self._ready, run.rank_id, run.engine_id),
             on_gauges=partial(self._gauges.__setitem__, run.rank_id),
+            on_hung=partial(self._hung, run.rank_id, run.engine_id),
+            hung_after_s=self._tools.hung_after_s,
         )
         self._watches[run.rank_id] = self._task(probes.watch(self._tools.client, what, ready=run.ready_s is not None))
 
@@ -186,6 +192,18 @@ class RankKeeper:
         if run is not None and run.process is not None and run.engine_id == engine_id:
             self._give_place_back(rank_id)
             self._set(ranks.became_ready(run, time.monotonic()))
+
+    def _hung(self, rank_id: str, engine_id: str, why: str) -> None:
+        run = self.runs.get(rank_id)
+        if run is not None and run.process is not None and run.engine_id == engine_id and run.state is RankState.READY:
+            self._kill(ranks.hung(run, why))
+
+    def _kill(self, run: Run) -> None:
+        """End it by force; why is in the run."""
+        assert run.process is not None
+        log.warning("%s: killing %s (process %d): %s", self._facts.name, run.rank_id, run.process.pid, run.kill_reason)
+        self._set(run)
+        self._tools.launcher.kill(run.process)
 
     def _ended(self, rank_id: str, engine_id: str, code: int | None) -> None:
         run = self.runs.get(rank_id)

@@ -43,7 +43,9 @@ class Agent:
         self._client = HttpClient()
         self._link = ControlLink(config.control, self._client)
         self._launcher = ProcessLauncher()
-        tools = EngineTools(self._state_path, self._client, self._launcher, adapters, StartGate(), config.speed, config.programs)
+        tools = EngineTools(
+            self._state_path, self._client, self._launcher, adapters, StartGate(), config.speed, config.programs, config.hung_after_s
+        )
         self._rejoining = asyncio.Lock()
         self._refused_token = ""
         boot, machine_boot = random_id("boot"), processes.boot_id()

@@ -1,10 +1,11 @@
-"""Looks at an engine from outside: is it ready, and what do its gauges say."""
+"""Looks at an engine from outside: is it ready, does it live, and what do its gauges say."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from denvweb.core.errors import UnavailableError
 from fleets.agent import logs
 from fleets.agent.http import HttpClient
 from fleets.domain.protocol import RankSpec
+from fleets.domain.stall import SILENT_S, look, silence
 from fleets.engines.base import LaunchCommand
 
 log = logging.getLogger(__name__)
@@ -21,6 +23,8 @@ _PROBE_FIRST_S = 0.15
 _PROBE_CAP_S = 1.0
 _PROBE_TIMEOUT_S = 2.0
 _SCRAPE_EVERY_S = 5.0
+_LIVE_EVERY_S = 2.0
+_LIVE_TIMEOUT_S = 4.0  # a machine that starts large engines is slow for seconds
 
 GaugeMapper = Callable[[str], dict[str, float]]  # an engine's metrics page to our names
 
@@ -36,6 +40,8 @@ class Watch:
     map_metrics: GaugeMapper
     on_ready: Callable[[], None]
     on_gauges: Callable[[dict[str, float]], None]
+    on_hung: Callable[[str], None]
+    hung_after_s: float = SILENT_S  # without an answer; 0: never
 
     @property
     def base_url(self) -> str:
@@ -44,12 +50,32 @@ class Watch:
 
 
 async def watch(client: HttpClient, what: Watch, *, ready: bool) -> None:
-    """Wait for readiness unless it is `ready`, then read the engine's gauges every few seconds until cancelled."""
+    """Wait for readiness unless it is `ready`, then look whether it lives and read its gauges, until cancelled."""
     if not ready:
         await _until_ready(client, what)
         what.on_ready()
-    if not what.command.metrics_path:
-        return
+    async with asyncio.TaskGroup() as group:
+        if what.command.ready_path and what.hung_after_s:
+            group.create_task(_live_forever(client, what))
+        if what.command.metrics_path:
+            group.create_task(_scrape_forever(client, what))
+
+
+async def _live_forever(client: HttpClient, what: Watch) -> None:
+    """Tell once when it answers nothing any more. Any answer is a sign of life: whether it is well is for its readiness to say."""
+    pulse = None
+    while not (pulse and (why := silence(pulse, what.hung_after_s))):
+        await asyncio.sleep(_LIVE_EVERY_S)
+        answered = True
+        try:
+            await client.request("GET", what.base_url + what.command.ready_path, timeout_s=_LIVE_TIMEOUT_S)
+        except UnavailableError:
+            answered = False
+        pulse = look(pulse, now_s=time.monotonic(), answered=answered)
+    what.on_hung(why)
+
+
+async def _scrape_forever(client: HttpClient, what: Watch) -> None:
     await asyncio.sleep(random.uniform(0.0, _SCRAPE_EVERY_S))  # engines that started together are not scraped together
     while True:
         await _scrape(client, what)

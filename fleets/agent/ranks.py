@@ -54,6 +54,7 @@ class Run:
     term_s: float | None = None  # when SIGTERM went out
     killed: bool = False
     kill_reason: str = ""
+    hung_engine: str = ""  # the last process of it that was ended because it hung
     detail: str = ""
 
     @property
@@ -129,6 +130,11 @@ def terminated(run: Run, now_s: float) -> Run:
 def killed(run: Run, reason: str) -> Run:
     """SIGKILL went out; its end is told with `reason`."""
     return replace(run, killed=True, kill_reason=reason)
+
+
+def hung(run: Run, reason: str) -> Run:
+    """SIGKILL went out because its engine hangs: another one is started, and the control plane is told which it was."""
+    return replace(killed(run, reason), hung_engine=run.engine_id)
 
 
 def exited(run: Run, code: int | None, last_lines: str, now_s: float, uniform: Callable[[], float]) -> Run:

@@ -90,6 +90,7 @@ class RankSpec:
     start_deadline_s: float = 600.0
     drain_deadline_s: float = 120.0
     host: str = ""  # this rank's own node; empty: the leader's
+    hung_engine: str = ""  # the process with this engine id was seen to hang, and is to be replaced
 
     @property
     def own_host(self) -> str:
@@ -108,6 +109,7 @@ class RankReport:
     restarts: int = 0
     since_s: float = 0.0  # seconds in this state
     detail: str = ""  # the reason in a sentence; for a dead one its last log lines
+    hung_engine: str = ""  # the last process that was ended because it hung
     gauges: dict[str, float] = field(default_factory=dict)
 
 
@@ -255,6 +257,7 @@ class UnitGauge:
     decode_inflight: int = 0
     ejected: tuple[str, ...] = ()  # replicas that this router has taken out
     kv_use: float | None = None  # of the fullest decode replica's KV cache, 0 to 1; None while no engine tells
+    hung: dict[str, str] = field(default_factory=dict)  # engine id -> why it is taken for hung
 
 
 @dataclass(frozen=True, slots=True)

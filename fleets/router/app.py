@@ -78,7 +78,9 @@ class App:
         self.control = Control(config)
         self.reporter = Reporter(self.control, self._report)
         self.prober = Prober(self.stage, self.pipeline, self.reporter.probed)
-        self.gauges = Gauges(self.stage, self.pool, self.telemetry)
+        self.gauges = Gauges(
+            self.stage, self.pool, self.telemetry, hung_after_s=config.hung_after_s, token_s=config.prefill_token_deadline_s
+        )
         board = Board(config.peer_board, peers=config.peers, own=config.peer_index) if config.peer_board else None
         self.sharing = Sharing(board, self.stage) if board else None
 

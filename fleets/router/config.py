@@ -43,6 +43,7 @@ class Config:
     queue_limit: Annotated[int, "requests that may wait for prefill in one unit; more get status 429"] = 512
     queue_deadline_s: Annotated[float, "longest wait for prefill"] = 30.0
     eject_after: Annotated[int, "failures in a row that take a replica out"] = 3
+    hung_after_s: Annotated[float, "an engine with requests that makes no step for so long is taken out, and replaced; 0: never"] = 10.0
     prefix_blocks: Annotated[int, "prompt blocks that the prefix index remembers"] = 200_000
     drain_deadline_s: Annotated[float, "after SIGTERM, for requests in flight to end"] = 60.0
     peers: Annotated[int, "processes that share the port, this one included; set by `--processes`"] = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,11 +10,14 @@ from typing import Protocol
 from fleets.domain import routing
 from fleets.domain.protocol import ConditionalPolicy, ReplicaReadiness, RouteReplica, RouterTable, RouteUnit, UnitGauge
 from fleets.domain.routing import Decision, Reason
+from fleets.domain.stall import Pulse
 from fleets.domain.types import Role
 from fleets.router.admission import Gate
 from fleets.router.moved import Ledger
 from fleets.router.prefix import Blocks, PrefixIndex
 from fleets.router.upstream import LegFailure
+
+log = logging.getLogger(__name__)
 
 EJECT_FIRST_S = 1.0
 EJECT_CAP_S = 30.0
@@ -31,11 +35,13 @@ class ReplicaState:
         "draining",
         "engine_id",
         "failures",
+        "hung",
         "kv_use",
         "ledger",
         "name",
         "out_until_s",
         "outs",
+        "pulse",
         "release",
         "role",
         "running",
@@ -65,7 +71,9 @@ class ReplicaState:
         self.outs = 0
         self.out_until_s: float | None = None
         self.answers = True  # to the poller, when last asked
-        self.unreachable = False  # it is out because it took no connection
+        self.unreachable = False  # it is out because it took no connection, or answered nothing
+        self.pulse: Pulse | None = None
+        self.hung = ""  # why it is taken for hung
 
     def share(self, running: int, tokens: int) -> None:
         """What other processes of this router have there."""
@@ -122,6 +130,7 @@ class UnitState:
             prefill_queue=self.gate.depth,
             prefill_inflight=sum(replica.running - replica.running_elsewhere for replica in self.prefills),
             decode_inflight=sum(replica.running - replica.running_elsewhere for replica in self.decodes),
+            hung={replica.engine_id: replica.hung for replica in (*self.prefills, *self.decodes) if replica.hung},
             ejected=tuple(replica.name for replica in (*self.prefills, *self.decodes) if replica.out_until_s is not None),
             kv_use=max((replica.kv_use for replica in self.decodes if replica.kv_use is not None), default=None),
         )
@@ -372,6 +381,15 @@ class Stage:
         """An answer without fault, by the process that was asked."""
         if (replica.failures or replica.out_until_s is not None) and engine_id == replica.engine_id:
             replica.reset()
+
+    def hangs(self, replica: ReplicaState, why: str, *, stuck: bool) -> None:
+        """It is out at once, whatever its peers do: what hangs serves nobody. A silent one is back when it answers; one that is `stuck`
+        is told to the control plane, which has it replaced, and is back with its next process or when its figures move again."""
+        if replica.out_until_s is None:
+            log.warning("replica %s is taken out: %s", replica.name, why)
+        replica.unreachable = replica.unreachable or not stuck
+        replica.hung = why if stuck else ""
+        replica.eject(self._clock_s())
 
     def failed(self, replica: ReplicaState, failure: LegFailure | None, engine_id: str) -> None:
         """A fault. `failure` is None for an answer with status 5xx.

@@ -125,6 +125,11 @@ class Connection(asyncio.Protocol):
         """Whether it can take another request."""
         return not self._transport.is_closing()
 
+    @property
+    def seen(self) -> bool:
+        """Whether a byte of the answer's body has come."""
+        return self._seen
+
     def pause(self) -> None:
         """The client is slow: read no more from the engine."""
         if self._taker is not None and not self._transport.is_closing():
@@ -463,6 +468,10 @@ class Pool:
         self._ticking = bool(self.busy)
         if self._ticking:
             asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def awaited(self, address: Address) -> bool:
+        """Whether a request there has had no byte of its answer's body yet."""
+        return any(isinstance(leg, Connection) and leg.address == address and not leg.seen for leg in self.busy)
 
     def tell(self, taker: Taker, error: LegError) -> None:
         """Say that a leg failed."""

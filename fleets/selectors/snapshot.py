@@ -81,5 +81,6 @@ def _rank_spec(rank: Rank, gang: list[Rank], gpu_kind: str) -> RankSpec:
         engine=wire.from_plain(replica.engine, EngineSpec),
         start_deadline_s=START_DEADLINE_S,
         drain_deadline_s=DRAIN_DEADLINE_S,
+        hung_engine=rank.hung_engine,
         host=next(member.node.host for member in gang if member.id == rank.id),
     )

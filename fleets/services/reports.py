@@ -23,13 +23,14 @@ from fleets.selectors.fleets import Unfit, unfit_gpus
 from fleets.selectors.rows import facts_of, state_of
 from fleets.selectors.snapshot import node_snapshot
 from fleets.services.burial import replica_bury, unit_bury
+from fleets.services.hangs import hang_note
 from fleets.services.launch import gang_start, nodes_lock
 from fleets.services.nodes import node_authenticate
 from fleets.services.routing import stage_lock, table_refresh
 from metrics.services import event_append
 
 _DETAIL_MAX = 4000  # characters: a dead rank's last log lines, not its log
-_TOLD = ["state", "state_at", "engine_id", "detail", "restarts", "pid", "gauges"]
+_TOLD = ["state", "state_at", "engine_id", "detail", "restarts", "pid", "gauges", "hung_engine"]
 _LISTED = (ReplicaState.READY, ReplicaState.DRAINING)  # what a routing table speaks of
 # Those that may change without joining again.
 _LIVE_FACTS = ("host", "port_base", "port_count", "agent_version", "gpu_memory_bytes", "driver_version", "cuda_version")
@@ -43,12 +44,13 @@ class News:
     turned: dict[str, RankState | None] = field(default_factory=dict)  # rank id -> what it was
     node: dict[str, Any] = field(default_factory=dict)
     moved: bool = False  # the node's own state or place changed
+    hung: dict[str, str] = field(default_factory=dict)  # rank id -> why its agent replaced the engine
     gpus: list[str] = field(default_factory=list)  # a sentence for each GPU that may not be used any more, or may again
 
     @property
     def matters(self) -> bool:
         """Whether more than figures changed."""
-        return bool(self.turned or self.moved or self.gpus)
+        return bool(self.turned or self.moved or self.gpus or self.hung)
 
 
 def report_take(*, credential: str, report: AgentReport, now: datetime | None = None) -> NodeSnapshot:
@@ -124,8 +126,11 @@ def _compare_facts(node: Node, facts: NodeFacts, news: News) -> None:
 def _compare_rank(rank: Rank, said: RankReport, news: News, now: datetime) -> None:
     turned = (rank.state, rank.engine_id) != (said.state, said.engine_id)
     detail = said.detail[-_DETAIL_MAX:]
-    if not turned and (rank.detail, rank.restarts, rank.pid, rank.gauges) == (detail, said.restarts, said.pid, said.gauges):
+    known = not said.hung_engine or said.hung_engine == rank.hung_engine
+    if not turned and known and (rank.detail, rank.restarts, rank.pid, rank.gauges) == (detail, said.restarts, said.pid, said.gauges):
         return
+    if said.hung_engine and said.hung_engine != rank.hung_engine:
+        news.hung[rank.id], rank.hung_engine = detail.partition(";")[0], said.hung_engine
     if turned:
         news.turned[rank.id] = _known(rank)
     if rank.state != said.state:
@@ -176,6 +181,8 @@ def _apply(node: Node, report: AgentReport, news: News, now: datetime) -> None:
     _beat(node, report, news, now)
     ranks_tell(news.told)
     changed = _react(news.turned, now)
+    for rank in Rank.objects.filter(id__in=news.hung).select_related("replica__unit"):
+        hang_note(rank=rank, why=news.hung[rank.id], said_by="its agent")
     for stage in stages:
         if news.moved or stage in changed:
             table_refresh(stage=stage)

@@ -14,6 +14,7 @@ from fleets.domain.protocol import ProbeResult, RouterReport, UnitGauge
 from fleets.domain.views import ReplicaState
 from fleets.models import Router, Unit
 from fleets.selectors.rows import leader_of, state_of, units_with_ranks
+from fleets.services.hangs import engines_hung
 from fleets.services.routing import stage_lock, table_refresh
 from metrics.services import gauges_record, series_ingest
 
@@ -27,7 +28,8 @@ def router_report_take(*, report: RouterReport, now: datetime | None = None) -> 
     Its row, its figures and its probes are written in one transaction, so a report that is sent again counts once.
     """
     now = now or timezone.now()
-    if report.probes:  # before any other lock: the stage's comes first everywhere
+    hung = {engine: why for gauge in report.gauges for engine, why in gauge.hung.items()}
+    if report.probes or hung:  # before any other lock: the stage's comes first everywhere
         stage_lock(stage=report.stage)
     at = datetime.fromtimestamp(report.at, UTC)
     source = f"{report.router}/{report.boot}"
@@ -38,6 +40,8 @@ def router_report_take(*, report: RouterReport, now: datetime | None = None) -> 
         wake("releases.reconcile")  # a release that is this bad should not wait for the clock
     for gauge in sorted(report.gauges, key=lambda gauge: gauge.unit):  # one order, so that two routers do not wait for each other
         gauges_record(at=at, stage=report.stage, unit=gauge.unit, values=_values(gauge), source=report.router, received_at=now)
+    if hung:
+        engines_hung(stage=report.stage, hung=hung, said_by=f"router {report.router}")
     if report.probes:
         _probes_take(report.stage, report.probes, now)
     return True

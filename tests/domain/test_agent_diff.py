@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fleets.agent import adoption, ranks
-from fleets.agent.diff import KILL_AFTER_S, Action, Forget, Kill, Start, Terminate, diff, next_due_s, take_desired, waiting_for
+from fleets.agent.diff import KILL_AFTER_S, Action, Forget, Kill, Replace, Start, Terminate, diff, next_due_s, take_desired, waiting_for
 from fleets.agent.processes import Marked
 from fleets.agent.ranks import ProcessIdentity, Run
 from fleets.domain.protocol import NodeSnapshot
@@ -69,6 +69,19 @@ def test_a_start_that_takes_too_long_is_killed() -> None:
     (kill,) = diff(runs, 60.0)
     assert kill == Kill("k-1", "not ready within its start deadline of 60 s and killed")
     assert diff({"k-1": ranks.became_ready(runs["k-1"], 10.0)}, 600.0) == ()
+
+
+def test_an_engine_that_hangs_is_replaced_once() -> None:
+    hung = rank("k-1", hung_engine="e-1")
+    runs = take_desired([hung], {"k-1": run_of()}, 1.0)
+    (act,) = diff(runs, 1.0)
+    assert isinstance(act, Replace) and act.reason.startswith("it hangs")
+    killed = ranks.hung(runs["k-1"], act.reason)
+    assert killed.hung_engine == "e-1" and diff({"k-1": killed}, 2.0) == ()
+    dead = ranks.exited(killed, -9, "", 2.0, lambda: 0.5)
+    assert dead.detail.startswith("it hangs") and dead.deaths == 1
+    assert diff({"k-1": dead}, 100.0) == (Start("k-1"),)
+    assert diff({"k-1": ranks.launched(dead, PROCESS, "e-2", 100.0)}, 101.0) == ()
 
 
 def test_a_gpu_is_given_on_only_when_its_holder_is_gone() -> None:

@@ -37,7 +37,16 @@ async def test_it_is_started_watched_and_ended(engine: str, tmp_path: Path, monk
     argv = with_program(command.argv, program, (sys.executable, STAND_IN, engine))
     process = subprocess.Popen(argv)
     client, ready, gauges = HttpClient(), asyncio.Event(), asyncio.Queue[dict[str, float]]()
-    what = probes.Watch(spec, command, tmp_path / "log", 0, adapter.map_metrics, on_ready=ready.set, on_gauges=gauges.put_nowait)
+    what = probes.Watch(
+        spec,
+        command,
+        tmp_path / "log",
+        0,
+        adapter.map_metrics,
+        on_ready=ready.set,
+        on_gauges=gauges.put_nowait,
+        on_hung=pytest.fail,
+    )
     watch = asyncio.create_task(probes.watch(client, what, ready=False))
     try:
         async with asyncio.timeout(10):
