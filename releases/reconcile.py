@@ -31,6 +31,7 @@ from releases.selectors.rollouts import placer
 from releases.services.decisions import effects_apply, event_write
 from releases.services.drive import drive
 from releases.services.scaling import scaled_stages, stage_look
+from releases.services.sweep import rollouts_sweep
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +51,7 @@ class Look:
 def reconcile(now: datetime | None = None) -> Look:
     """Take every rollout and every stage as far as it gets now. One that fails does not keep the others waiting."""
     look = Look()
-    active = Rollout.objects.exclude(state__in=Rollout.ENDED).order_by("created_at").values_list("pk", flat=True)
-    for rollout_id in list(active):
+    for rollout_id in _busy(look, now or timezone.now()):
         look.decisions += _guarded(look, f"rollout {rollout_id}", partial(drive, rollout_id=rollout_id, now=now))
     busy = _rollouts_under_way().filter(stage=OuterRef("pk"))
     for stage_id in list(Stage.objects.exclude(Exists(busy)).values_list("pk", flat=True)):
@@ -59,6 +59,16 @@ def reconcile(now: datetime | None = None) -> Look:
     for stage_id in list(scaled_stages()):
         look.scalings += _guarded(look, f"scale of stage {stage_id}", partial(stage_look, stage_id=stage_id, now=now))
     return look
+
+
+def _busy(look: Look, now: datetime) -> list[str]:
+    """The rollouts that have something to decide; all of them should the look at all of them fail."""
+    try:
+        return rollouts_sweep(now)
+    except Exception:
+        look.failures += 1
+        log.exception("the look at all rollouts at once failed; they are looked at one by one")
+        return list(Rollout.objects.exclude(state__in=Rollout.ENDED).order_by("created_at").values_list("pk", flat=True))
 
 
 def _guarded(look: Look, what: str, do: Callable[[], int]) -> int:

@@ -6,10 +6,10 @@ from fleets.selectors.keys import keys_view
 from fleets.selectors.nodes import node_standing
 from fleets.selectors.placement import defrag_advice, placement_explained
 from fleets.selectors.rooms import UnitRoom, unit_rooms
-from fleets.selectors.routing import router_table, routers_view, table_generation
+from fleets.selectors.routing import router_table, routers_view, routers_views, table_generation
 from fleets.selectors.snapshot import node_snapshot
 from fleets.selectors.standing import drain_plan, standing_units
-from fleets.selectors.units import units_view
+from fleets.selectors.units import units_view, units_views
 
 __all__ = [
     "UnitRoom",
@@ -24,10 +24,12 @@ __all__ = [
     "placement_explained",
     "router_table",
     "routers_view",
+    "routers_views",
     "standing_units",
     "table_generation",
     "unit_heads",
     "unit_rooms",
     "units_view",
+    "units_views",
     "weights_view",
 ]

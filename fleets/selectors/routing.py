@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from denvweb.core import wire
@@ -92,15 +92,31 @@ def _route_replica(replica: Replica) -> RouteReplica | None:
     return RouteReplica(replica.id, Role(replica.role), replica.release, leader.node.host, leader.port, readiness, leader.engine_id)
 
 
-def live_routers(*, stage: str, now: datetime) -> list[Router]:
-    """Routers of a stage that reported lately."""
-    return list(Router.objects.filter(stage=stage, last_seen_at__gt=now - timedelta(seconds=LIVE_WITHIN_S)).order_by("name"))
+def live_routers(*, stages: Collection[str], now: datetime) -> dict[str, list[Router]]:
+    """Routers that reported lately, by stage: one query."""
+    found: dict[str, list[Router]] = {stage: [] for stage in stages}
+    for router in Router.objects.filter(stage__in=stages, last_seen_at__gt=now - timedelta(seconds=LIVE_WITHIN_S)).order_by("name"):
+        found[router.stage].append(router)
+    return found
+
+
+def route_states(*, stages: Collection[str]) -> dict[str, RouteState]:
+    """How the stages are routed, those that are: one query."""
+    return RouteState.objects.in_bulk(list(stages))
 
 
 def routers_view(*, stage: str, now: datetime) -> RoutersView:
     """What the stage's routers have confirmed: two queries."""
-    state = RouteState.objects.filter(stage=stage).first()
-    live = live_routers(stage=stage, now=now)
+    return routers_views(stages=[stage], now=now)[stage]
+
+
+def routers_views(*, stages: Collection[str], now: datetime) -> dict[str, RoutersView]:
+    """The same for any number of stages, in two queries too."""
+    states, live = route_states(stages=stages), live_routers(stages=stages, now=now)
+    return {stage: _routers_view(stage, states.get(stage), live[stage]) for stage in stages}
+
+
+def _routers_view(stage: str, state: RouteState | None, live: Sequence[Router]) -> RoutersView:
     inflight: Counter[str] = Counter()
     for router in live:
         inflight.update({release: int(count) for release, count in router.inflight.items()})

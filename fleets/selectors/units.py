@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from denvweb.core import wire
@@ -11,15 +11,25 @@ from fleets.domain.protocol import UnitGauge
 from fleets.domain.types import PoolSpec, RankState, Role, UnitSpec
 from fleets.domain.views import PoolView, RankView, ReplicaState, ReplicaView, UnitView
 from fleets.models import Rank, Replica, Router, RouteState, Unit
-from fleets.selectors.routing import live_routers
+from fleets.selectors.routing import live_routers, route_states
 from fleets.selectors.rows import current, leader_of, leaving, probed, spec_of, state_of, unit_ready, units_with_ranks
 
 
 def units_view(*, stage: str, now: datetime) -> tuple[UnitView, ...]:
     """The units of a stage by slot, those on their way out included: five queries."""
-    units = units_with_ranks(Unit.objects.filter(stage=stage).exclude(desired=Unit.Desired.GONE))
-    routers = live_routers(stage=stage, now=now)
-    state = RouteState.objects.filter(stage=stage).first()
+    return units_views(stages=[stage], now=now)[stage]
+
+
+def units_views(*, stages: Collection[str], now: datetime) -> dict[str, tuple[UnitView, ...]]:
+    """The same for any number of stages, in five queries too."""
+    units: dict[str, list[Unit]] = {stage: [] for stage in stages}
+    for unit in units_with_ranks(Unit.objects.filter(stage__in=stages).exclude(desired=Unit.Desired.GONE)):
+        units[unit.stage].append(unit)
+    routers, states = live_routers(stages=stages, now=now), route_states(stages=stages)
+    return {stage: _units_view(units[stage], routers[stage], states.get(stage)) for stage in stages}
+
+
+def _units_view(units: Sequence[Unit], routers: Sequence[Router], state: RouteState | None) -> tuple[UnitView, ...]:
     inflight = _inflight(routers)
     shares = _shares(units, routers, state)
     return tuple(_unit_view(unit, inflight[unit.id], shares.get(unit.id, 0.0) if shares is not None else None) for unit in units)

@@ -48,6 +48,27 @@ class JudgeState:
 
 
 @dataclass(frozen=True, slots=True)
+class AlarmAsk:
+    """Which alarms of a rollout are looked at: all that its canary release did since a moment, each with a budget of `alpha`.
+
+    Without a baseline release the comparison rests.
+    """
+
+    rollout: str
+    stage: str
+    alarms: tuple[AlarmSpec, ...]
+    canary_release: str
+    baseline_release: str | None
+    since: datetime
+    alpha: float
+
+    @property
+    def counted(self) -> tuple[AlarmSpec, ...]:
+        """Those that can be judged: without a baseline, alarms that are nothing but a comparison rest."""
+        return tuple(spec for spec in self.alarms if self.baseline_release is not None or spec.over is None)
+
+
+@dataclass(frozen=True, slots=True)
 class Arms:
     """Counts so far of the canary, and of the baseline over the same minutes (None: there is none)."""
 

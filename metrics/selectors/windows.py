@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
+from django.db import connection
 from django.db.models import Max, Q, QuerySet
 
+from denvweb.core import wire
 from metrics.domain.alarm import NOTHING
-from metrics.domain.types import AlarmSpec
-from metrics.domain.verdict import Arms
+from metrics.domain.types import AlarmCount
+from metrics.domain.verdict import AlarmAsk, Arms
 from metrics.domain.window import Figures
 from metrics.models import ROLLED_S, WINDOW_S, IngestedReport, Window
 
@@ -50,22 +52,61 @@ def users_windows(*, stage: str, begin: datetime, end: datetime) -> QuerySet[Win
     )
 
 
-def alarm_arms(
-    *, stage: str, alarms: Sequence[AlarmSpec], canary_release: str, baseline_release: str | None, since: datetime, now: datetime
-) -> dict[str, Arms]:
-    """Exact counts by alarm since the window that holds `since`. Whatever the canary had a part in is the canary's."""
-    begin = floor_to(since, WINDOW_S if now - since < _FINE_KEPT else ROLLED_S)
-    ours = (canary_release, *([baseline_release] if baseline_release else []))
-    rows = users_windows(stage=stage, begin=begin, end=now).filter(Q(decode_release__in=ours) | Q(prefill_release__in=ours))
-    canary, baseline = Figures(), Figures()
-    for prefill, decode, kept in rows.values_list("prefill_release", "decode_release", "alarms"):
-        (canary if canary_release in (prefill, decode) else baseline).add_kept({}, kept, {})
+_ARMS = """
+WITH asked AS (
+    SELECT * FROM unnest(%(stage)s::text[], %(begin)s::timestamptz[], %(rolled)s::timestamptz[], %(canary)s::text[], %(baseline)s::text[])
+        WITH ORDINALITY AS ask (stage, begin_at, rolled_from, canary, baseline, place)
+), bounded AS (
+    SELECT asked.*, (
+        SELECT max(kept.start_at) + make_interval(secs => %(rolled_s)s) FROM metrics_window kept
+        WHERE kept.stage = asked.stage AND kept.seconds = %(rolled_s)s AND NOT kept.probe
+            AND kept.start_at >= asked.rolled_from AND kept.start_at < %(now)s
+    ) AS rolled_to FROM asked
+)
+SELECT bounded.place, bounded.canary IN (row.prefill_release, row.decode_release), row.alarms::text
+FROM bounded JOIN metrics_window row ON row.stage = bounded.stage AND NOT row.probe
+    AND row.start_at >= bounded.begin_at AND row.start_at < %(now)s
+WHERE (row.decode_release IN (bounded.canary, bounded.baseline) OR row.prefill_release IN (bounded.canary, bounded.baseline))
+    AND row.seconds = CASE WHEN row.start_at >= bounded.rolled_from AND row.start_at < bounded.rolled_to
+        THEN %(rolled_s)s ELSE %(window_s)s END
+"""  # 5-minute rows as far as they are whole within the span and made, 10-second rows for the rest, as in `users_windows`
+
+
+def alarm_arms(asks: Sequence[AlarmAsk], now: datetime) -> list[dict[str, Arms]]:
+    """Exact counts by alarm, of each ask since the window that holds its `since`: one query for all of them.
+
+    Whatever the canary had a part in is the canary's.
+    """
+    begins = [floor_to(ask.since, WINDOW_S if now - ask.since < _FINE_KEPT else ROLLED_S) for ask in asks]
+    sums = [(Figures(), Figures()) for _ in asks]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _ARMS,
+            {
+                "stage": [ask.stage for ask in asks],
+                "begin": begins,
+                "rolled": [_ceil_to(begin, ROLLED_S) for begin in begins],
+                "canary": [ask.canary_release for ask in asks],
+                "baseline": [ask.baseline_release or ask.canary_release for ask in asks],
+                "rolled_s": ROLLED_S,
+                "window_s": WINDOW_S,
+                "now": now,
+            },
+        )
+        for place, is_canary, alarms in cursor.fetchall():
+            sums[place - 1][0 if is_canary else 1].add_alarms(wire.decode(alarms, dict[str, AlarmCount]))
+    return [_arms(ask, *counted) for ask, counted in zip(asks, sums, strict=True)]
+
+
+def _arms(ask: AlarmAsk, canary: Figures, baseline: Figures) -> dict[str, Arms]:
+    against = baseline.alarms if ask.baseline_release else None
     return {
-        spec.name: Arms(canary.alarms.get(spec.key, NOTHING), baseline.alarms.get(spec.key, NOTHING) if baseline_release else None)
-        for spec in alarms
+        spec.name: Arms(canary.alarms.get(spec.key, NOTHING), None if against is None else against.get(spec.key, NOTHING))
+        for spec in ask.counted
     }
 
 
-def figures_fresh(*, stage: str, now: datetime) -> bool:
-    """Whether a router of the stage has reported in the last 10 seconds, by the server's clock."""
-    return IngestedReport.objects.filter(stage=stage, received_at__gt=now - _FRESH).exists()
+def stages_fresh(stages: Collection[str], now: datetime) -> set[str]:
+    """Those of the stages from which a router has reported in the last 10 seconds, by the server's clock."""
+    rows = IngestedReport.objects.filter(stage__in=stages, received_at__gt=now - _FRESH)
+    return set(rows.values_list("stage", flat=True).distinct())

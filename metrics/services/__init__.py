@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metrics.services.alarms import alarm_look
+from metrics.services.alarms import alarm_keep, alarm_look, alarm_sweep
 from metrics.services.channels import channel_create, channel_delete, channel_switch
 from metrics.services.ingest import gauges_record, series_ingest
 from metrics.services.journal import event_append, refusal_append
@@ -10,7 +10,9 @@ from metrics.services.outbox import Notice, outbox_claim, outbox_failed, outbox_
 
 __all__ = [
     "Notice",
+    "alarm_keep",
     "alarm_look",
+    "alarm_sweep",
     "channel_create",
     "channel_delete",
     "channel_switch",

@@ -49,8 +49,8 @@ def decision_write(
     *, row: Rollout, decision: Decision, verdicts: Sequence[AlarmVerdict] | None = None, now: datetime, via: str = "system"
 ) -> bool:
     """Write a decision within the caller's transaction, which holds the row's lock. True when another look may find more to do."""
-    before, state = wire.from_plain(row.data, RolloutState), decision.state
-    moved = replace(state, why="", table_generation=0) != replace(before, why="", table_generation=0)
+    state = decision.state
+    moved = has_moved(wire.from_plain(row.data, RolloutState), state)
     fields: dict[str, Any] = {}
     if moved:
         fields |= {
@@ -72,6 +72,11 @@ def decision_write(
     if moved and state.phase in ENDED:
         wake("releases.reconcile")  # the next stage, and healing
     return moved or any(not isinstance(effect, RequestProbe) for effect in decision.effects)
+
+
+def has_moved(before: RolloutState, after: RolloutState) -> bool:
+    """Whether a decision changed more than the sentence that says what is waited for."""
+    return replace(after, why="", table_generation=0) != replace(before, why="", table_generation=0)
 
 
 def event_write(*, event: Event, stage: str, rollout: str = "", release: str = "", via: str = "system") -> None:

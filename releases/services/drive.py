@@ -20,6 +20,7 @@ from denvweb.core.errors import ConflictError
 from denvweb.failpoints import reach
 from fleets import selectors as fleets
 from fleets.domain.views import UnitView
+from metrics.domain.verdict import AlarmAsk
 from metrics.domain.views import AlarmVerdict
 from metrics.selectors import with_baselines
 from metrics.services import alarm_look
@@ -29,11 +30,12 @@ from releases.domain.rollout import step
 from releases.domain.rollout_scale import scaled_state
 from releases.domain.rollout_types import Observations, Phase, RollbackWish, RolloutState, Turn
 from releases.domain.rollout_units import of_release
-from releases.models import RollbackRequest, Rollout, StageScale
+from releases.domain.scaling import in_force
+from releases.models import Release, RollbackRequest, Rollout, StageScale
 from releases.selectors.freezes import frozen_until
 from releases.selectors.releases import stage_spec
 from releases.selectors.rollouts import fleets_for, placer, state_of
-from releases.selectors.scales import counts_for
+from releases.selectors.scales import counts_of
 from releases.services.decisions import decision_write
 
 log = logging.getLogger(__name__)
@@ -73,15 +75,19 @@ def _once(rollout_id: str, patient: bool, now: datetime) -> bool:
 
 def _scaled(row: Rollout, state: RolloutState) -> RolloutState:
     """With the numbers of units and replicas that are in force now, if anybody ever scaled the stage."""
-    if not StageScale.objects.filter(stage=row.stage_id).exists():
-        return state
-    new, old = (
-        counts_for(stage_spec(release, row.stage.name), model_id=row.stage.model_id) if release else None
-        for release in (row.to_release, row.from_release)
-    )
-    left, target = (old, new) if row.kind == "rollback" else (new, old)
-    assert left is not None
-    return scaled_state(state, new=left, old=target)
+    wanted = StageScale.objects.filter(stage=row.stage_id).values_list("wanted", flat=True).first()
+    return state if wanted is None else scaled_by(wanted, state, row.to_release, row.from_release)
+
+
+def scaled_by(wanted: dict[str, int], state: RolloutState, to_release: Release, from_release: Release | None) -> RolloutState:
+    """A rollout's state with these numbers, as far as each of its releases allows them."""
+    name = state.stage.partition("/")[2]
+    new = in_force(stage_spec(to_release, name), counts_of(wanted))
+    old = in_force(stage_spec(from_release, name), counts_of(wanted)) if from_release else None
+    if state.kind == "rollback":
+        assert old is not None
+        return scaled_state(state, new=old, old=new)
+    return scaled_state(state, new=new, old=old)
 
 
 def _lock(rollout_id: str, patient: bool) -> Rollout | None:
@@ -106,27 +112,28 @@ def observe(row: Rollout, state: RolloutState, now: datetime) -> Observations:
         place=placer(fleets_for(state)),
         verdicts=_verdicts(row, state, now),
         rollback=RollbackWish(wish.requested_by, wish.via, wish.reason) if wish else None,
-        turn=_turn(row),
+        turn=turn_of(row.after.state if row.after else None),
         frozen=frozen_until(stage=state.stage, now=now),
     )
 
 
-def _verdicts(row: Rollout, state: RolloutState, now: datetime) -> tuple[AlarmVerdict, ...]:
-    judging = state.phase in {Phase.ROLLING, Phase.HELD, Phase.BAKING} and state.weight_bp > 0 and state.judged_since is not None
-    if not judging or state.judged_since is None:
-        return ()
+def ask_of(rollout_id: str, state: RolloutState) -> AlarmAsk | None:
+    """Which alarms are to be looked at; None while the new release has no traffic to be judged by."""
+    if state.phase not in {Phase.ROLLING, Phase.HELD, Phase.BAKING} or state.weight_bp == 0 or state.judged_since is None:
+        return None
     alarms = (*state.alarms, GUARD)
-    found = alarm_look(
-        rollout=row.pk,
-        stage=state.stage,
-        alarms=alarms,
-        canary_release=state.new.release,
-        baseline_release=state.old.release if state.old and state.weight_bp < 10_000 else None,
-        since=state.judged_since,
-        now=now,
-        alpha=ALPHA / len(alarms),
-    )
-    return tuple(_finite(verdict) for verdict in found)
+    baseline = state.old.release if state.old and state.weight_bp < 10_000 else None
+    return AlarmAsk(rollout_id, state.stage, alarms, state.new.release, baseline, state.judged_since, ALPHA / len(alarms))
+
+
+def _verdicts(row: Rollout, state: RolloutState, now: datetime) -> tuple[AlarmVerdict, ...]:
+    ask = ask_of(row.pk, state)
+    return finite(alarm_look(ask, now)) if ask is not None else ()
+
+
+def finite(verdicts: Sequence[AlarmVerdict]) -> tuple[AlarmVerdict, ...]:
+    """Verdicts as JSON can hold them."""
+    return tuple(_finite(verdict) for verdict in verdicts)
 
 
 def _finite(verdict: AlarmVerdict) -> AlarmVerdict:
@@ -139,10 +146,11 @@ def _finite(verdict: AlarmVerdict) -> AlarmVerdict:
     return replace(verdict, **changes) if changes else verdict
 
 
-def _turn(row: Rollout) -> Turn:
-    if row.after is None or row.after.state == Rollout.State.SUCCEEDED:
+def turn_of(after: str | None) -> Turn:
+    """Whether a rollout that waits for another one, in this state, may begin; None: it waits for none."""
+    if after is None or after == Rollout.State.SUCCEEDED:
         return Turn.NOW
-    return Turn.NEVER if row.after.state in Rollout.ENDED else Turn.LATER
+    return Turn.NEVER if after in Rollout.ENDED else Turn.LATER
 
 
 def plans_now(state: RolloutState, obs: Observations) -> bool:

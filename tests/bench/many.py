@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import time
+import zlib
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -98,8 +99,17 @@ def copy_rows(rows: Sequence[dict[str, Any]], number: int) -> None:
         found.object.save_base(raw=True, force_insert=True)
 
 
+def _own(row: Any) -> None:
+    """More requests in a window, as many as no two stages have; a few of them are slow."""
+    own = zlib.crc32(row.stage.encode())
+    row.alarms = {
+        name: {**count, "n": count["n"] + 3 + own % 997, "k": count["k"] + (own % 4 if name == "ttft-p99" else 0)}
+        for name, count in row.alarms.items()
+    }
+
+
 def _figures(now: Any) -> None:
-    """A second of traffic on every stage."""
+    """A second of traffic on every stage, of its own on each: what was worked out for one is of no use for another."""
     from metrics.models import IngestedReport, Window
     from metrics.selectors.windows import floor_to
 
@@ -108,11 +118,12 @@ def _figures(now: Any) -> None:
         newest[row.stage, row.unit] = row
     for row in newest.values():
         row.pk, row.start_at = None, floor_to(now, 10)
+        _own(row)
     fresh = [row for row in newest.values() if not Window.objects.filter(stage=row.stage, start_at=row.start_at).exists()]
     if fresh:
         Window.objects.bulk_create(fresh)
     else:
         for row in Window.objects.filter(start_at=floor_to(now, 10)):
-            row.alarms = {name: {**count, "n": count["n"] + 5} for name, count in row.alarms.items()}
+            _own(row)
             row.save(update_fields=["alarms"])
     IngestedReport.objects.update(received_at=now)

@@ -10,10 +10,11 @@ import pytest
 from metrics.domain.alarm import AlarmCounter
 from metrics.domain.histogram import Histogram
 from metrics.domain.types import AlarmSpec, Metric, Route, SeriesDelta, SeriesKey
+from metrics.domain.verdict import AlarmAsk
 from metrics.domain.views import AlarmVerdict
 from metrics.models import AlarmState
 from metrics.selectors import with_baselines
-from metrics.services import alarm_look, series_ingest
+from metrics.services import alarm_look, alarm_sweep, series_ingest
 from metrics.services.rollup import metrics_prune, windows_roll_up
 
 START = datetime(2026, 3, 1, 12, 0, 3, tzinfo=UTC)
@@ -48,16 +49,10 @@ def _serve(
 
 
 def _look(now: datetime, *, baseline: str | None = "m@1", since: datetime = START, rollout: str = "ro-1") -> dict[str, AlarmVerdict]:
-    verdicts = alarm_look(
-        rollout=rollout,
-        stage="m/s",
-        alarms=[TTFT, ITL, ERRORS],
-        canary_release="m@2",
-        baseline_release=baseline,
-        since=since,
-        now=now,
-        alpha=0.0033,
-    )
+    ask = AlarmAsk(rollout, "m/s", (TTFT, ITL, ERRORS), "m@2", baseline, since, 0.0033)
+    swept = alarm_sweep([ask], now)[0]
+    verdicts = alarm_look(ask, now)
+    assert swept is None or swept.verdicts == verdicts  # without a lock the same is seen
     return {verdict.alarm: verdict for verdict in verdicts}
 
 
@@ -215,10 +210,7 @@ def _compared(release: str, at: datetime, requests: int, *, over: int, base_over
 
 
 def _look_compared(now: datetime, baseline: str | None = "m@1") -> dict[str, AlarmVerdict]:
-    found = alarm_look(
-        rollout="ro-1", stage="m/s", alarms=[ITL_OVER, ERRORS_OVER], canary_release="m@2", baseline_release=baseline,
-        since=START, now=now, alpha=0.005,
-    )  # fmt: skip
+    found = alarm_look(AlarmAsk("ro-1", "m/s", (ITL_OVER, ERRORS_OVER), "m@2", baseline, START, 0.005), now)
     return {verdict.alarm: verdict for verdict in found}
 
 
