@@ -10,8 +10,8 @@ from frontend import charts, words
 from frontend.charts import Chart, Key, Limit, Line, Mark, Say, Values, newest, rounded
 from frontend.pages.overview import two_releases
 from metrics.domain.views import FrameView
-from metrics.selectors import events_view, frame_view
-from releases.domain.views import AlarmView, StageView
+from metrics.selectors import events_view, frames_view
+from releases.domain.views import StageHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ TITLES = {
     "errors": "Errors by class, per minute",
     "queue": "Prefill queue, depth",
     "kv": "Decode KV in use",
+    "transfer": "KV transfer p99",
     "share": "Prefilled remotely",
     "requests": "Requests a second",
 }
@@ -80,13 +81,13 @@ def marks(stage: str, span: Span, now: datetime) -> tuple[Mark, ...]:
     return tuple(Mark(chr(ord("A") + index), event.at, event.sentence) for index, event in enumerate(oldest_first))
 
 
-def build(stage: StageView, span: Span, now: datetime) -> list[Chart]:
-    """All charts of the page, from three reads of the figures."""
-    frame = _frame(stage, span, now, (*LATENCIES, "requests"))
+def build(stage: StageHead, span: Span, drawn: Sequence[Mark], now: datetime) -> list[Chart]:
+    """All charts of the page, from one read of the figures."""
     names = (*(name for name, _, _ in PHASES), "requests", "errors", *(name for _, classes in ERRORS for name in classes), "local_ratio")
-    total = _frame(stage, span, now, names, by="total")
-    by_unit = _frame(stage, span, now, ("gauge.prefill_queue", "gauge.kv_use"), by="unit")
-    drawn, since = marks(stage.stage, span, now), _since(total)
+    groups = {"release": (*LATENCIES, "requests", "transfer.p99"), "total": names, "unit": ("gauge.prefill_queue", "gauge.kv_use")}
+    frames = frames_view(stage=stage.stage, names=groups, span_s=span.minutes * 60.0, step_s=span.step_s, now=now)
+    frame, total, by_unit = (frames[by] for by in groups)
+    since = _since(total)
     built = [
         _latency(stage, frame, drawn, "ttft"),
         _latency(stage, frame, drawn, "itl"),
@@ -94,6 +95,7 @@ def build(stage: StageView, span: Span, now: datetime) -> list[Chart]:
         _errors(stage, total, drawn),
         _queue(stage, by_unit, drawn),
         _kv(stage, by_unit, drawn),
+        _transfer(stage, frame, drawn),
         _share(total, drawn),
         _requests(stage, frame, drawn),
     ]
@@ -113,10 +115,6 @@ def _since(frame: FrameView) -> datetime | None:
     return min(frame.at[first - 1], frame.at[-1] - _SHORTEST)
 
 
-def _frame(stage: StageView, span: Span, now: datetime, names: Sequence[str], by: str = "release") -> FrameView:
-    return frame_view(stage=stage.stage, names=names, span_s=span.minutes * 60.0, step_s=span.step_s, by=by, now=now)
-
-
 def _chart(name: str, say: Say, key: tuple[Key, ...], frame: FrameView, lines: Sequence[Line], **more: object) -> Chart:
     known = any(value is not None for line in lines for value in line.values)
     figure = charts.figure(frame.at, lines, **more) if known else {}  # type: ignore[arg-type]  # passed through by name
@@ -134,18 +132,14 @@ def _groups(frame: FrameView) -> list[str]:
     return list(dict.fromkeys(line.group for line in frame.lines))
 
 
-def _alarm(stage: StageView, metric: str) -> AlarmView | None:
-    return next((alarm for alarm in stage.alarms if alarm.metric == metric), None)
-
-
-def _release_order(stage: StageView, frame: FrameView) -> list[tuple[str, bool]]:
+def _release_order(stage: StageHead, frame: FrameView) -> list[tuple[str, bool]]:
     """Releases with figures, what you have first, each with whether it is on trial."""
     base, _ = two_releases(stage)
     groups = [group for group in _groups(frame) if any(value is not None for value in _values(frame, "ttft.p99", group))]
     return sorted(((group, bool(base) and words.release_of(group) != base) for group in groups), key=lambda pair: (pair[1], pair[0]))
 
 
-def _latency(stage: StageView, frame: FrameView, drawn: Sequence[Mark], metric: str) -> Chart:
+def _latency(stage: StageHead, frame: FrameView, drawn: Sequence[Mark], metric: str) -> Chart:
     lines: list[Line] = []
     said: list[tuple[str, bool, float]] = []
     keys: list[Key] = []
@@ -159,8 +153,8 @@ def _latency(stage: StageView, frame: FrameView, drawn: Sequence[Mark], metric: 
         last = newest(high)
         if last is not None:
             said.append((number, canary, last))
-    alarm = _alarm(stage, metric)
-    limit_ms = alarm.limit_s * 1000 if alarm and alarm.limit_s else None
+    limit_s = stage.limits.get(metric)
+    limit_ms = limit_s * 1000 if limit_s else None
     limit = Limit(limit_ms, f"alarm {limit_ms:,.0f} ms") if limit_ms else None
     keys.append(Key("p99 bold, p50 thin", "note"))
     return _chart(metric, _latency_say(said, limit_ms), tuple(keys), frame, lines, unit="ms", limit=limit, marks=drawn)
@@ -201,7 +195,7 @@ def _phases(frame: FrameView, drawn: Sequence[Mark]) -> Chart:
     return _chart("phases", say, key, frame, lines, unit="ms", kind="stack", marks=drawn)
 
 
-def _errors(stage: StageView, frame: FrameView, drawn: Sequence[Mark]) -> Chart:
+def _errors(stage: StageHead, frame: FrameView, drawn: Sequence[Mark]) -> Chart:
     lines = [
         Line(
             text,
@@ -216,11 +210,10 @@ def _errors(stage: StageView, frame: FrameView, drawn: Sequence[Mark]) -> Chart:
     return _chart("errors", _errors_say(stage, requests, errors), key, frame, lines, kind="bars", marks=drawn, top=None if errors else 5.0)
 
 
-def _errors_say(stage: StageView, requests: float, errors: float) -> Say:
+def _errors_say(stage: StageHead, requests: float, errors: float) -> Say:
     if not requests:
         return Say("No requests in this range.")
-    ratio, alarm = errors / requests, _alarm(stage, "error-rate")
-    limit = alarm.limit_ratio if alarm else None
+    ratio, limit = errors / requests, stage.limits.get("error-rate")
     verdict = "" if limit is None else f", limit {words.share(limit)}: {'fine' if ratio <= limit else 'over'}"
     return Say(
         f"{errors:,.0f} of {requests:,.0f} requests",
@@ -229,7 +222,7 @@ def _errors_say(stage: StageView, requests: float, errors: float) -> Say:
     )
 
 
-def _unit_lines(stage: StageView, frame: FrameView, name: str, scale: float) -> list[Line]:
+def _unit_lines(stage: StageHead, frame: FrameView, name: str, scale: float) -> list[Line]:
     base, _ = two_releases(stage)
     lines = []
     for unit in sorted(stage.units, key=lambda unit: unit.slot):
@@ -255,18 +248,31 @@ def _unit_say(lines: Sequence[Line], say: Callable[[float], str]) -> Say:
     return Say(f"{say(value)} on {first}{',' if rest else '.'}", f"{rest}." if rest else "")
 
 
-def _queue(stage: StageView, frame: FrameView, drawn: Sequence[Mark]) -> Chart:
+def _queue(stage: StageHead, frame: FrameView, drawn: Sequence[Mark]) -> Chart:
     lines = _unit_lines(stage, frame, "gauge.prefill_queue", 1)
     key = tuple(Key(line.name, line.colour) for line in lines)
     return _chart("queue", _unit_say(lines, lambda value: f"{value:,.0f} waiting"), key, frame, lines, marks=drawn)
 
 
-def _kv(stage: StageView, frame: FrameView, drawn: Sequence[Mark]) -> Chart:
+def _kv(stage: StageHead, frame: FrameView, drawn: Sequence[Mark]) -> Chart:
     lines = _unit_lines(stage, frame, "gauge.kv_use", 100)
     key = tuple(Key(line.name, line.colour) for line in lines)
     limit = Limit(90, "preemption near 90%", soft=True)
     say = _unit_say(lines, lambda value: f"{value:,.0f}%")
     return _chart("kv", say, key, frame, lines, unit="%", limit=limit, marks=drawn, top=100.0)
+
+
+def _transfer(stage: StageHead, frame: FrameView, drawn: Sequence[Mark]) -> Chart:
+    lines, keys, said = [], [], []
+    for release, canary in _release_order(stage, frame):
+        number, colour = words.number_of(release), "canary" if canary else "base"
+        values = rounded(_values(frame, "transfer.p99", release), 1000)
+        lines.append(Line(f"release {number}", colour, values, canary))
+        keys.append(Key(number, colour))
+        if (last := newest(values)) is not None:
+            said.append(f"{last:,.0f} ms on release {number}")
+    say = Say(f"{said[0]},", f"{', '.join([*said[1:], 'from the decode leg sent to KV on board'])}.") if said else Say("No transfers now.")
+    return _chart("transfer", say, tuple(keys), frame, lines, unit="ms", marks=drawn)
 
 
 def _share(frame: FrameView, drawn: Sequence[Mark]) -> Chart:
@@ -284,7 +290,7 @@ def _share(frame: FrameView, drawn: Sequence[Mark]) -> Chart:
     )
 
 
-def _requests(stage: StageView, frame: FrameView, drawn: Sequence[Mark]) -> Chart:
+def _requests(stage: StageHead, frame: FrameView, drawn: Sequence[Mark]) -> Chart:
     lines, keys, now = [], [], {}
     for release, canary in _release_order(stage, frame):
         number, colour = words.number_of(release), "canary" if canary else "base"

@@ -22,6 +22,7 @@ from frontend.pages.overview import two_releases
 from metrics.domain.views import GroupView
 from metrics.selectors import metrics_view
 from releases.domain.views import PlanStepView, RolloutView, StageView
+from releases.selectors.heads import stage_head
 from releases.selectors.stages import stage_view
 
 _RATE_SPAN_S = 60.0
@@ -160,12 +161,10 @@ def _living(stage: StageView, now: datetime, may: Collection[Action]) -> dict[st
 @require_safe
 @page
 def stage(request: PageRequest, model: str, name: str) -> HttpResponse:
-    """The page; a refresh leaves the charts out, which have a source of their own."""
+    """The page, with empty places for the charts: their figures come from a source of their own."""
     now = datetime.now(UTC)
     access_stage(request.user, f"{model}/{name}")
     view = stage_view(stage=f"{model}/{name}")
-    span = stagecharts.span_of(request.GET.get("range", ""))
-    drawn = stagecharts.stubs() if request.htmx else stagecharts.build(view, span, now)
     return show(
         request,
         "stage",
@@ -173,12 +172,10 @@ def stage(request: PageRequest, model: str, name: str) -> HttpResponse:
             "title": view.stage,
             "section": "overview",
             "now": now,
-            "span": span,
+            "span": stagecharts.span_of(request.GET.get("range", "")),
             "spans": stagecharts.SPANS,
             "plotly_version": plotly_version(),
-            "charts": drawn,
-            "chart_data": None if request.htmx else charts.plain(drawn),
-            "marks": stagecharts.marks(view.stage, span, now),
+            "charts": stagecharts.stubs(),
             **_living(view, now, actions_of(request.user, model)),
         },
     )
@@ -187,9 +184,10 @@ def stage(request: PageRequest, model: str, name: str) -> HttpResponse:
 @require_safe
 @page
 def stage_charts(request: PageRequest, model: str, name: str) -> HttpResponse:
-    """The figures alone, for the page's script."""
-    now = datetime.now(UTC)
+    """The figures alone, for the page's script, and the events that are drawn on them."""
+    now, span = datetime.now(UTC), stagecharts.span_of(request.GET.get("range", ""))
     access_stage(request.user, f"{model}/{name}")
-    view = stage_view(stage=f"{model}/{name}")
-    drawn = stagecharts.build(view, stagecharts.span_of(request.GET.get("range", "")), now)
-    return JsonResponse({"charts": charts.plain(drawn)})
+    head = stage_head(stage=f"{model}/{name}")
+    marks = stagecharts.marks(head.stage, span, now)
+    shown = [{"letter": mark.letter, "at": mark.at.strftime("%H:%M:%S"), "text": mark.text} for mark in marks]
+    return JsonResponse({"charts": charts.plain(stagecharts.build(head, span, marks, now)), "marks": shown})

@@ -92,10 +92,12 @@ def _under(prefix: str, counters: Mapping[str, int]) -> dict[str, int]:
 
 
 def metric_of(name: str) -> Metric | None:
-    """The histogram that a chart's line needs: `ttft.p99` and `phase.queue` need one, `requests` does not."""
+    """The histogram that a chart's line needs: `ttft.p99`, `transfer.p99` and `phase.queue` (a mean) need one, `requests` does not."""
     head, _, tail = name.partition(".")
     if head == "phase":
         return _PHASES.get(tail)
+    if head in _PHASES and tail in _STATISTICS:
+        return _PHASES[head]
     return Metric(head) if head in _LATENCIES and tail in _STATISTICS else None
 
 

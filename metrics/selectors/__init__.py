@@ -5,7 +5,7 @@ from __future__ import annotations
 from metrics.selectors.chain import chain_view
 from metrics.selectors.channels import channels_view
 from metrics.selectors.figures import alarm_figures, metrics_view, with_baselines
-from metrics.selectors.frames import frame_view
+from metrics.selectors.frames import frame_view, frames_view
 from metrics.selectors.glances import glances_view
 from metrics.selectors.journal import events_after, events_view, latest_seq
 
@@ -16,6 +16,7 @@ __all__ = [
     "events_after",
     "events_view",
     "frame_view",
+    "frames_view",
     "glances_view",
     "latest_seq",
     "metrics_view",

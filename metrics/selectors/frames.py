@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db.models.fields.json import KeyTextTransform
@@ -28,20 +29,32 @@ def frame_view(*, stage: str, names: Sequence[str], span_s: float, step_s: float
 
     The step is rounded up to whole windows of 10 seconds. Counts are a second; see metrics.domain.figures.line_value.
     """
-    check_grouping(by)
-    step, points = _grid(names, span_s, step_s)
+    return frames_view(stage=stage, names={by: names}, span_s=span_s, step_s=step_s, now=now)[by]
+
+
+def frames_view(*, stage: str, names: Mapping[str, Sequence[str]], span_s: float, step_s: float, now: datetime) -> dict[str, FrameView]:
+    """The same for several groupings at once, each with lines of its own: the windows and the gauges are read once."""
+    for by in names:
+        check_grouping(by)
+    every = list(dict.fromkeys(name for group in names.values() for name in group))
+    step, points = _grid(every, span_s, step_s)
     end = floor_to(now - _SETTLE, step)
     begin = end - timedelta(seconds=step * points)
-    cells, groups_by_unit = _cells(stage, names, by, begin, end, step)
-    gauges = _gauges(stage, names, by, groups_by_unit, begin, end, step)
-    lines = [
-        LineView(group=group, name=name, values=_values(name, cells.get(group, {}), gauges.get((group, name), {}), points, step))
-        for group in sorted(cells.keys() | {group for group, _ in gauges}, key=group_order)
-        for name in dict.fromkeys(names)
-    ]
-    return FrameView(
-        stage=stage, step_s=float(step), at=tuple(begin + timedelta(seconds=step * i) for i in range(points)), lines=tuple(lines)
-    )
+    at = tuple(begin + timedelta(seconds=step * index) for index in range(points))
+    read = _read(stage, names, begin, end, step)
+    gauges = _gauges(stage, names, read.groups_by_unit, begin, end, step)
+    return {
+        by: FrameView(stage, float(step), at, tuple(_lines(wanted, read.cells[by], gauges[by], points, step)))
+        for by, wanted in names.items()
+    }
+
+
+def _lines(
+    names: Sequence[str], cells: Cells, gauges: Mapping[tuple[str, str], dict[int, float]], points: int, step: int
+) -> Iterator[LineView]:
+    for group in sorted(cells.keys() | {group for group, _ in gauges}, key=group_order):
+        for name in dict.fromkeys(names):
+            yield LineView(group=group, name=name, values=_values(name, cells.get(group, {}), gauges.get((group, name), {}), points, step))
 
 
 def _grid(names: Sequence[str], span_s: float, step_s: float) -> tuple[int, int]:
@@ -58,12 +71,25 @@ def _grid(names: Sequence[str], span_s: float, step_s: float) -> tuple[int, int]
     return step, points
 
 
-def _cells(stage: str, names: Sequence[str], by: str, begin: datetime, end: datetime, step: int) -> tuple[Cells, dict[str, set[str]]]:
-    """Sums by group and step, with only the histograms that the lines need; and the groups that each unit was in."""
-    metrics = sorted({metric.value for metric in map(metric_of, names) if metric})
-    counted = any(metric_of(name) is None for name in names)
-    read = users_windows if step % ROLLED_S == 0 else fine_windows
-    rows = read(stage=stage, begin=begin, end=end).values_list(
+@dataclass(slots=True)
+class _Read:
+    """Sums by grouping, group and step, and the groups that each unit was in."""
+
+    cells: dict[str, Cells]
+    groups_by_unit: dict[str, dict[str, set[str]]]
+
+
+def _metrics(names: Iterable[str]) -> list[str]:
+    return sorted({metric.value for metric in map(metric_of, names) if metric})
+
+
+def _read(stage: str, names: Mapping[str, Sequence[str]], begin: datetime, end: datetime, step: int) -> _Read:
+    """One pass over the windows, with only the histograms that the lines need."""
+    wanted = {by: (any(metric_of(name) is None for name in group), _metrics(group)) for by, group in names.items()}
+    metrics = sorted({metric for _, group in wanted.values() for metric in group})
+    counted = any(counts for counts, _ in wanted.values())
+    found = _Read({by: defaultdict(lambda: defaultdict(Figures)) for by in names}, {by: defaultdict(set) for by in names})
+    rows = (users_windows if step % ROLLED_S == 0 else fine_windows)(stage=stage, begin=begin, end=end).values_list(
         "start_at",
         "unit",
         "prefill_release",
@@ -72,34 +98,50 @@ def _cells(stage: str, names: Sequence[str], by: str, begin: datetime, end: date
         *(["counters"] if counted else []),
         *(KeyTextTransform(metric, "histograms") for metric in metrics),
     )
-    cells: Cells = defaultdict(lambda: defaultdict(Figures))
-    groups_by_unit: dict[str, set[str]] = defaultdict(set)
     for start_at, unit, prefill, decode, route, *rest in rows.iterator(chunk_size=5000):
-        group = group_of(by, unit=unit, prefill_release=prefill, decode_release=decode)
-        groups_by_unit[unit].add(group)
-        figures = cells[group][int((start_at - begin).total_seconds()) // step]
-        if counted:
-            figures.add_counters(with_route(rest.pop(0), route))
-        for metric, text in zip(metrics, rest, strict=True):
-            if text is not None:
-                unpack_into(figures.histogram(metric), text)
-    return cells, groups_by_unit
+        counters = with_route(rest.pop(0), route) if counted else {}
+        texts, index = dict(zip(metrics, rest, strict=True)), int((start_at - begin).total_seconds()) // step
+        for by, (counts, of) in wanted.items():
+            group = group_of(by, unit=unit, prefill_release=prefill, decode_release=decode)
+            found.groups_by_unit[by][unit].add(group)
+            _add(found.cells[by][group][index], counters if counts else {}, {metric: texts[metric] for metric in of})
+    return found
+
+
+def _add(figures: Figures, counters: Mapping[str, int], texts: Mapping[str, str | None]) -> None:
+    figures.add_counters(counters)
+    for metric, text in texts.items():
+        if text is not None:
+            unpack_into(figures.histogram(metric), text)
+
+
+_GaugeSteps = dict[str, dict[tuple[str, str], dict[int, float]]]  # by grouping, by (group, `gauge.<name>`), by step
 
 
 def _gauges(
-    stage: str, names: Iterable[str], by: str, groups_by_unit: dict[str, set[str]], begin: datetime, end: datetime, step: int
-) -> dict[tuple[str, str], dict[int, float]]:
-    """Means over each step, by (group, `gauge.<name>`) and step."""
-    wanted = {name.partition(".")[2] for name in names if name.startswith("gauge.")}
-    if not wanted:
-        return {}
-    samples: dict[tuple[str, str, int, datetime], list[float]] = defaultdict(list)
+    stage: str,
+    names: Mapping[str, Sequence[str]],
+    groups_by_unit: Mapping[str, Mapping[str, set[str]]],
+    begin: datetime,
+    end: datetime,
+    step: int,
+) -> _GaugeSteps:
+    """Means over each step."""
+    wanted = {by: {name.partition(".")[2] for name in group if name.startswith("gauge.")} for by, group in names.items()}
+    if not any(wanted.values()):
+        return {by: {} for by in names}
+    samples: dict[str, dict[tuple[str, str, int, datetime], list[float]]] = {by: defaultdict(list) for by in names}
     rows = GaugeWindow.objects.filter(stage=stage, start_at__gte=begin, start_at__lt=end)
     for start_at, unit, kept in rows.values_list("start_at", "unit", "values").iterator():
-        groups = {TOTAL} if by == TOTAL else {unit} if by == "unit" else groups_by_unit.get(unit, set())
+        index = int((start_at - begin).total_seconds()) // step
         for name, value in gauge_values(kept).items():
-            for group in groups if name in wanted else ():
-                samples[group, name, int((start_at - begin).total_seconds()) // step, start_at].append(value)
+            for by in (by for by in names if name in wanted[by]):
+                for group in {TOTAL} if by == TOTAL else {unit} if by == "unit" else groups_by_unit[by].get(unit, set()):
+                    samples[by][group, name, index, start_at].append(value)
+    return {by: _means(found) for by, found in samples.items()}
+
+
+def _means(samples: Mapping[tuple[str, str, int, datetime], list[float]]) -> dict[tuple[str, str], dict[int, float]]:
     steps: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for (group, name, index, _), values in samples.items():
         steps[group, f"gauge.{name}"][index].append(gauge_sum(name, values))

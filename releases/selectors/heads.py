@@ -6,8 +6,11 @@ from collections.abc import Sequence
 
 from django.db.models import Q, QuerySet
 
+from denvweb.core import wire
+from denvweb.core.errors import NotFoundError
 from fleets import selectors as fleets
 from fleets.domain.views import UnitHead
+from metrics.domain.types import AlarmSpec
 from releases.domain.plan_words import count
 from releases.domain.rollout_words import stage_words
 from releases.domain.views import StageHead
@@ -20,8 +23,21 @@ _LARGE = [f"{release}__{column}" for release in ("from_release", "to_release") f
 
 def stage_heads(*, model: str = "", simulated: frozenset[str] | None = None) -> tuple[StageHead, ...]:
     """Every stage, or those of a model, by model and position. `simulated` are fleets' names where the caller knows them already."""
-    rows = list(_rows().filter(**({"model__name": model} if model else {})))
-    keys = [str(row) for row in rows] if model else None
+    return _heads(_rows().filter(**({"model__name": model} if model else {})), narrow=bool(model), simulated=simulated)
+
+
+def stage_head(*, stage: str) -> StageHead:
+    """One stage: five queries. Whether its fleets are simulated is left out."""
+    model, _, name = stage.partition("/")
+    found = _heads(_rows().filter(model__name=model, name=name), narrow=True, simulated=frozenset())
+    if not found:
+        raise NotFoundError(f"There is no stage {stage}.")
+    return found[0]
+
+
+def _heads(found: QuerySet[Stage], *, narrow: bool, simulated: frozenset[str] | None) -> tuple[StageHead, ...]:
+    rows = list(found)
+    keys = [str(row) for row in rows] if narrow else None
     rollouts, units, weights = _rollouts(rows), fleets.unit_heads(stages=keys), fleets.weights_view(stages=keys)
     if simulated is None:
         simulated = frozenset(fleet.fleet for fleet in fleets.fleet_heads() if fleet.simulated)
@@ -61,10 +77,18 @@ def _head(
         releases={release: weight / 10_000 for release, weight in sorted(weights.items())},
         units_ready=sum(weights.get(unit.release, 0) > 0 or not weights for unit in serving),
         simulated=any(name in simulated for name in row.settings["fleets"]),
-        limits={spec["metric"]: spec["p0"] if spec.get("limit_s") is None else spec["limit_s"] for spec in row.settings["alarm_specs"]},
+        limits=_limits(row),
         rollout=view_of(rollout) if rollout is not None and active else None,
         units=units,
     )
+
+
+def _limits(row: Stage) -> dict[str, float]:
+    """Limits of the stage's alarms; comparisons with a release beside have none."""
+    specs = [wire.from_plain(plain, AlarmSpec) for plain in row.settings["alarm_specs"]]
+    return {
+        spec.metric: next(limit for limit in (spec.limit_s, spec.limit, spec.p0) if limit is not None) for spec in specs if not spec.over
+    }
 
 
 def _state(rollout: Rollout | None, active: bool, stable: str, enough: bool) -> str:

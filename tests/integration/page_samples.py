@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from denvweb.core.errors import NotFoundError
@@ -320,6 +320,10 @@ def frame(*, stage: str, names: Sequence[str], span_s: float, step_s: float, by:
     return FrameView(stage, step_s, at, tuple(lines))
 
 
+def frames(*, stage: str, names: Mapping[str, Sequence[str]], span_s: float, step_s: float, now: datetime = NOW) -> dict[str, FrameView]:
+    return {by: frame(stage=stage, names=group, span_s=span_s, step_s=step_s, by=by, now=now) for by, group in names.items()}
+
+
 def _values(name: str, index: int, points: int) -> list[tuple[float | None, ...]]:
     start = round(points * 0.8) if index else 0
     seconds = {
@@ -327,7 +331,7 @@ def _values(name: str, index: int, points: int) -> list[tuple[float | None, ...]
         "phase.queue": 0.2, "phase.prefill": 0.18, "phase.transfer": 0.04, "phase.first-step": 0.026,
         "gauge.kv_use": 0.7 / (1 + index), "requests": 32.4 / (1 + 8 * index),
         "errors": 0.06, "errors.timeout": 0.04, "errors.decode": 0.02, "local_ratio": 0.17,
-        "gauge.prefill_queue": 11 / (1 + index),
+        "gauge.prefill_queue": 11 / (1 + index), "transfer.p99": 0.047 + 0.004 * index,
     }  # fmt: skip
     return [_wave(seconds[name], seconds[name] * 0.06, points, start)] if name in seconds else []
 
@@ -437,6 +441,10 @@ def patch_all(patch: Callable[[str, object], object]) -> None:
             raise NotFoundError(f"There is no stage {stage}.")
         return found
 
+    def one_head(*, stage: str) -> StageHead:
+        one_stage(stage=stage)
+        return next(head for head in heads() if head.stage == stage)
+
     pages = "frontend.pages"
     for module in ("events", "releases"):
         patch(f"{pages}.{module}.stage_rows", lambda: [view.stage for view in stages()])
@@ -448,7 +456,8 @@ def patch_all(patch: Callable[[str, object], object]) -> None:
         patch(f"{pages}.{module}.fleet_maps", lambda names=None: fleets())
     patch(f"{pages}.overview.fleet_heads", fleet_heads)
     patch(f"{pages}.overview.glances_view", lambda now: glances())
-    patch("frontend.stagecharts.frame_view", frame)
+    patch("frontend.stagecharts.frames_view", frames)
+    patch(f"{pages}.stage.stage_head", one_head)
     patch(f"{pages}.stage.metrics_view", metrics)
     for module in ("pages.overview", "pages.events", "stagecharts"):
         patch(f"frontend.{module}.events_view", lambda **_: events())

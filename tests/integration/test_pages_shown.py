@@ -100,7 +100,7 @@ def test_the_stage_carries_its_figures_and_its_range(person: Client) -> None:
     text = person.get("/stages/ds-flash/prod-us?range=60").content.decode()
     assert '<a href="?range=60" aria-current="true">1 h</a>' in text
     figures = person.get("/stages/ds-flash/prod-us/charts?range=60").json()["charts"]
-    assert [chart["id"] for chart in figures] == ["ttft", "itl", "phases", "errors", "queue", "kv", "share", "requests"]
+    assert [chart["id"] for chart in figures] == ["ttft", "itl", "phases", "errors", "queue", "kv", "transfer", "share", "requests"]
     itl = next(chart for chart in figures if chart["id"] == "itl")
     assert itl["say"]["tone"] == "bad"
     assert "#" not in json.dumps([trace["line"] for trace in itl["figure"]["data"]])

@@ -3,9 +3,8 @@
 (() => {
   'use strict';
   const holder = document.querySelector('[data-charts]');
-  const seed = document.getElementById('chart-data');
-  if (!holder || !seed) return;
-  let charts = JSON.parse(seed.textContent) || [], busy = false, askedAt = 0;
+  if (!holder) return;
+  let charts = [], busy = false, askedAt = 0;
 
   // ---- colours ------------------------------------------------------------------------------------------------------
   let cache = new Map();
@@ -71,25 +70,35 @@
     globalThis.Plotly.react(plot, data, layout, { displayModeBar: false, responsive: true });
   }
   function drawAll() { for (const chart of charts) draw(chart); }
+  function showMarks(marks) {
+    document.getElementById('sg-marks')?.replaceChildren(...marks.map((mark) => {
+      const li = document.createElement('li'), letter = document.createElement('b');
+      letter.textContent = mark.letter;
+      li.append(letter, `${mark.at} ${mark.text.length > 70 ? `${mark.text.slice(0, 69)}…` : mark.text}`);
+      return li;
+    }));
+  }
 
   // ---- again, while somebody looks --------------------------------------------------------------------------------------
-  async function refresh() {
+  async function refresh(first) {
     const now = Date.now();
-    if (busy || now - askedAt < Number(holder.dataset.every) - 200) return;
+    if (busy || (first !== true && now - askedAt < Number(holder.dataset.every) - 200)) return;
     busy = true; askedAt = now;
     try {
-      const reply = await fetch(holder.dataset.charts, { headers: { Accept: 'application/json' }, redirect: 'error' });
+      const reply = await fetch(holder.dataset.charts, { redirect: 'error' });
       if (!reply.ok) throw new Error(String(reply.status));
-      charts = (await reply.json()).charts;
-      if (globalThis.denvLive?.wanted()) drawAll();
+      const fresh = await reply.json();
+      charts = fresh.charts;
+      if (first === true || globalThis.denvLive?.wanted()) { drawAll(); showMarks(fresh.marks); }
     } catch { globalThis.denvLive?.unanswered(); } finally { busy = false; }
   }
 
   document.body.addEventListener('denv:refresh', refresh);
   document.addEventListener('denv:theme', () => { cache = new Map(); drawAll(); });
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { cache = new Map(); drawAll(); });
-  for (const chart of charts) {
-    document.querySelector(`#chart-${chart.id} details`)?.addEventListener('toggle', () => table(document.getElementById(`chart-${chart.id}`), charts.find((c) => c.id === chart.id) || chart));
+  for (const box of document.querySelectorAll('[data-chart]')) {
+    const show = () => { const chart = charts.find((c) => c.id === box.dataset.chart); if (chart) table(box, chart); };
+    box.querySelector('details').addEventListener('toggle', show);
   }
-  drawAll();
+  refresh(true);
 })();

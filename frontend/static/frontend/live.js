@@ -53,9 +53,9 @@
   function hush() { stream?.close(); stream = null; }
   function tick() { listen(); refresh(); if (main) unanswered(); }
 
-  function settle() {
+  function settle(first) {
     clearInterval(timer);
-    if (wanted()) { listenedAt = 0; listen(); refresh(); timer = setInterval(tick, EVERY_MS); } else hush();
+    if (wanted()) { listenedAt = 0; listen(); if (!first) refresh(); timer = setInterval(tick, EVERY_MS); } else hush();
   }
 
   document.addEventListener('click', (e) => {
@@ -70,5 +70,5 @@
   addEventListener('pageshow', (e) => { if (e.persisted) settle(); });
   answeredClock = globalThis.denvClock();
   globalThis.denvLive = { wanted, answered, unanswered };
-  if (document.querySelector('[data-live]')) settle();
+  if (document.querySelector('[data-live]')) settle(true);   // the page is as fresh as it can be
 })();
