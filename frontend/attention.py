@@ -70,7 +70,7 @@ def _held_item(stage: StageLook, badge: Badge) -> Item:
 
 
 def needs_person(stages: Sequence[StageLook], fleets: Sequence[FleetHead | FleetMap]) -> list[Item]:
-    """Whatever waits for somebody: frozen fleets, held rollouts, blocked rollbacks, stages short of units."""
+    """Whatever waits for somebody: frozen fleets, broken alarms, held rollouts, blocked rollbacks, stages short of units."""
     frozen = [
         Item(
             Badge("warn", "lost", "Frozen"),
@@ -81,7 +81,12 @@ def needs_person(stages: Sequence[StageLook], fleets: Sequence[FleetHead | Fleet
         for fleet in fleets
         if fleet.frozen
     ]
-    return frozen + [_held_item(stage, words.stage_badge(stage)) for stage in stages if stage.state in _WAITS]
+    broken = [
+        Item(Badge("bad", "bad", "Alarm"), f"{breach.alarm} is over its limit", breach.sentence, stage=stage.stage, since=breach.since)
+        for stage in stages
+        for breach in stage.breaches
+    ]
+    return frozen + broken + [_held_item(stage, words.stage_badge(stage)) for stage in stages if stage.state in _WAITS]
 
 
 def moving(stages: Sequence[StageLook]) -> list[Item]:
@@ -112,6 +117,8 @@ def _bad_sentence(stages: Sequence[StageLook]) -> str:
     stage = stages[0]
     if stage.state == "blocked":
         return f"{stage.stage}: the rollback is blocked."
+    if stage.breaches:
+        return f"{stage.stage} breaks its limit on {' and '.join(breach.alarm for breach in stage.breaches)}."
     breached = stage.rollout is not None and any(verdict.tripped for verdict in stage.rollout.verdicts)
     return f"{stage.stage} breached and is rolling back." if breached else f"{stage.stage} is rolling back."
 
@@ -120,7 +127,7 @@ def verdict(stages: Sequence[StageLook], needs: Sequence[Item], moves: Sequence[
     """The page in one sentence."""
     if not stages:
         return Verdict("", "Nothing is released yet")
-    hurt = [stage for stage in stages if stage.state in _HURT]
+    hurt = [stage for stage in stages if stage.state in _HURT or stage.breaches]
     waiting = [item for item in needs if not item.stage or item.stage not in {stage.stage for stage in hurt}]
     rest = f"{words.plural(len(waiting), 'thing waits', 'things wait')} for a person." if waiting else ""
     if hurt:

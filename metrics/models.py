@@ -207,3 +207,16 @@ class AlarmState(models.Model):
 
     def __str__(self) -> str:
         return f"{self.rollout} {self.alarm}"
+
+
+class StageAlarms(models.Model):
+    """What the tests of a stage's alarms have seen between rollouts, and which of them it breaks now."""
+
+    stage = models.CharField(primary_key=True, max_length=127)
+    release = models.CharField(max_length=80)
+    looked_to = models.DateTimeField()  # figures up to here are taken up
+    data = models.JSONField(default=dict)  # metrics.domain.steady.SteadyState by the alarm's key
+    breaching = models.BooleanField(default=False)
+
+    def __str__(self) -> str:
+        return f"{self.stage} {self.release}"

@@ -31,6 +31,7 @@ from releases.selectors.rollouts import placer
 from releases.services.decisions import effects_apply, event_write
 from releases.services.drive import drive
 from releases.services.scaling import scaled_stages, stage_look
+from releases.services.steady import steady_look
 from releases.services.sweep import rollouts_sweep
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Look:
     decisions: int = 0
     healings: int = 0
     scalings: int = 0
+    alarms: int = 0  # breaches between rollouts that began or ended
     failures: int = 0
 
 
@@ -58,6 +60,7 @@ def reconcile(now: datetime | None = None) -> Look:
         look.healings += _guarded(look, f"stage {stage_id}", partial(_heal, stage_id, now))
     for stage_id in list(scaled_stages()):
         look.scalings += _guarded(look, f"scale of stage {stage_id}", partial(stage_look, stage_id=stage_id, now=now))
+    look.alarms += _guarded(look, "alarms between rollouts", partial(steady_look, now=now))
     return look
 
 

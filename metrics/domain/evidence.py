@@ -8,13 +8,14 @@ NeurIPS 2022; Waudby-Smith & Ramdas, JRSS-B 2023; Shin, Ramdas & Rinaldo (e-dete
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from math import exp, log, log1p
 from operator import add
 
-from metrics.domain.alarm import BREACH_ODDS, NOTHING, health_bound
+from metrics.domain.alarm import BREACH_ODDS, NOTHING, health_bound, minus
 from metrics.domain.alarm_text import ITL
 from metrics.domain.beta import interval, log_beta, log_betainc, log_sum
 from metrics.domain.types import AlarmCount, AlarmSpec
@@ -122,8 +123,23 @@ def _restarted(logs: tuple[float, ...], j: int) -> tuple[float, ...]:
     return tuple([_log_add(held, weight) for held in logs])
 
 
-def _size(spec: AlarmSpec) -> int:
+def bets_size(spec: AlarmSpec) -> int:
+    """How many alternatives a breach test has."""
     return len(BREACH_ODDS) if spec.metric == ITL else _ALTERNATIVES
+
+
+def log_increments(spec: AlarmSpec, new: AlarmCount) -> Sequence[float]:
+    """What new counts multiply the wealth of each alternative by, as logarithms."""
+    if spec.metric == ITL:
+        return new.bets[: len(BREACH_ODDS)] or (0.0,) * len(BREACH_ODDS)
+    bets, within = alternatives(spec.p0), new.n - new.k
+    return [new.k * hit + within * miss for hit, miss in zip(bets.over, bets.within, strict=True)]
+
+
+def log_weighted(spec: AlarmSpec, logs: Sequence[float]) -> float:
+    """The logarithm of the weighted sum over alternatives."""
+    weights = (-log(len(BREACH_ODDS)),) * len(BREACH_ODDS) if spec.metric == ITL else alternatives(spec.p0).weights
+    return log_sum([*map(add, weights, logs)])
 
 
 def _begun(logs: tuple[float, ...], size: int) -> tuple[float, ...]:
@@ -135,31 +151,24 @@ def arm_look(spec: AlarmSpec, state: ArmState, total: AlarmCount) -> ArmState:
     requests = total.n - state.seen.n
     if requests <= 0:
         return state
-    logs, newest, newest_n = _begun(state.logs, _size(spec)), state.newest, state.newest_n
+    logs, newest, newest_n = _begun(state.logs, bets_size(spec)), state.newest, state.newest_n
     if state.seen.n - newest_n >= RESTART_EVERY:
         newest, newest_n = newest + 1, state.seen.n
         logs = _restarted(logs, newest)
-    if spec.metric == ITL:
-        before = state.seen.bets or (0.0,) * len(total.bets)
-        logs = tuple([held + after - was for held, after, was in zip(logs, total.bets, before, strict=False)])
-    else:
-        bets, over = alternatives(spec.p0), total.k - state.seen.k
-        within = requests - over
-        logs = tuple([held + over * hit + within * miss for held, hit, miss in zip(logs, bets.over, bets.within, strict=True)])
+    logs = tuple([held + more for held, more in zip(logs, log_increments(spec, minus(total, state.seen)), strict=True)])
     return ArmState(total, logs, newest, newest_n)
 
 
 def arm_begin_anew(spec: AlarmSpec, state: ArmState) -> ArmState:
     """Start counting from nothing, as at a new step, with what is spent and what is proved carried over."""
-    return ArmState(logs=_restarted(_begun(state.logs, _size(spec)), state.newest + 1), newest=state.newest + 1)
+    return ArmState(logs=_restarted(_begun(state.logs, bets_size(spec)), state.newest + 1), newest=state.newest + 1)
 
 
 def log_arm_evidence(spec: AlarmSpec, state: ArmState) -> float:
     """The logarithm of the weighted sum over restarts and alternatives."""
     if not state.logs:
         return 0.0
-    weights = (-log(len(BREACH_ODDS)),) * len(BREACH_ODDS) if spec.metric == ITL else alternatives(spec.p0).weights
-    return log_sum([*map(add, weights, state.logs), -log(state.newest + 1)])
+    return log_sum([log_weighted(spec, state.logs), -log(state.newest + 1)])
 
 
 @dataclass(frozen=True, slots=True)

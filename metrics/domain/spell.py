@@ -28,8 +28,8 @@ class Spell:
     lasted_s: float = 0.0  # of the whole blocks
 
 
-def spell_look(p0: float, spell: Spell, total: AlarmCount, now: datetime) -> Spell:
-    """The spell after a look at the counts so far."""
+def spell_look(p0: float, spell: Spell, total: AlarmCount, now: datetime, *, within: bool = False) -> Spell:
+    """The spell after a look at the counts so far; `within`: one of keeping the limit instead."""
     if spell.block_at is None:
         return Spell(now, total)
     open_s, n, k = (now - spell.block_at).total_seconds(), total.n - spell.block.n, total.k - spell.block.k
@@ -37,4 +37,4 @@ def spell_look(p0: float, spell: Spell, total: AlarmCount, now: datetime) -> Spe
         return spell
     if not n:  # silence says nothing either way
         return Spell(now, total, spell.lasted_s)
-    return Spell(now, total, spell.lasted_s + min(open_s, _COUNTED_S) if k > n * p0 else 0.0)
+    return Spell(now, total, spell.lasted_s + min(open_s, _COUNTED_S) if (k > n * p0) is not within else 0.0)

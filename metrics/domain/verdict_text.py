@@ -10,7 +10,9 @@ from metrics.domain.views import AlarmVerdict
 
 def sentence_of(verdict: AlarmVerdict) -> str:
     """`ttft-p99: 9 of 1,204 requests over 1,500 ms (0.75%, 0.34-1.41%), evidence 0.06 : 1, rolls back at 300 : 1; health proved`."""
-    parts = [f"{verdict.alarm}: {_counted(verdict)}, evidence {ratio_text(verdict.evidence)}, rolls back at {ratio_text(verdict.trips_at)}"]
+    parts = [
+        f"{verdict.alarm}: {counted_text(verdict)}, evidence {ratio_text(verdict.evidence)}, rolls back at {ratio_text(verdict.trips_at)}"
+    ]
     if verdict.over is not None:
         parts.append(_beside(verdict))
     elif verdict.relative_evidence is not None:
@@ -33,7 +35,8 @@ def sentence_of(verdict: AlarmVerdict) -> str:
     return "; ".join(parts)
 
 
-def _counted(verdict: AlarmVerdict) -> str:
+def counted_text(verdict: AlarmVerdict) -> str:
+    """`9 of 1,204 requests over 1,500 ms (0.75%, 0.34-1.41%)`."""
     trials = "readings" if verdict.metric == KV_USE else "requests"
     if not verdict.n or verdict.rate is None or verdict.rate_low is None or verdict.rate_high is None:
         return f"no {trials} yet"

@@ -109,6 +109,15 @@ class AlarmVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class BreachView:
+    """An alarm that a stage breaks now, with no rollout under way."""
+
+    alarm: str
+    since: datetime
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class EventView:
     """One row of the journal."""
 

@@ -8,9 +8,11 @@ from metrics.selectors.figures import alarm_figures, metrics_view, with_baseline
 from metrics.selectors.frames import frame_view, frames_view
 from metrics.selectors.glances import glances_view
 from metrics.selectors.journal import events_after, events_view, latest_seq
+from metrics.selectors.steady import breaches_view
 
 __all__ = [
     "alarm_figures",
+    "breaches_view",
     "chain_view",
     "channels_view",
     "events_after",

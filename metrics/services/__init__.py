@@ -7,9 +7,11 @@ from metrics.services.channels import channel_create, channel_delete, channel_sw
 from metrics.services.ingest import gauges_record, series_ingest
 from metrics.services.journal import event_append, refusal_append
 from metrics.services.outbox import Notice, outbox_claim, outbox_failed, outbox_prune, outbox_sent
+from metrics.services.steady import Watch, steady_alarms_look
 
 __all__ = [
     "Notice",
+    "Watch",
     "alarm_keep",
     "alarm_look",
     "alarm_sweep",
@@ -24,4 +26,5 @@ __all__ = [
     "outbox_sent",
     "refusal_append",
     "series_ingest",
+    "steady_alarms_look",
 ]

@@ -8,6 +8,7 @@ from metrics.models import Channel, Event, Outbox
 NOTICES = frozenset({
     "rollout.started", "rollout.held", "rollout.rolling-back", "rollout.blocked", "rollout.unblocked", "rollout.rolled-back",
     "rollout.succeeded", "rollout.break-glass", "fleet.frozen", "fleet.thawed", "node.lost",
+    "alarm.breached", "alarm.recovered",
 })  # fmt: skip  # kinds of events that people are told of
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from fleets.domain.views import RoutersView, UnitHead, UnitView
-from metrics.domain.views import AlarmVerdict
+from metrics.domain.views import AlarmVerdict, BreachView
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +161,7 @@ class StageView:
     preflight: PreflightView
     frozen: str = ""  # `frozen until 2 Jan 2027 08:00 (Europe/Berlin): holidays`; empty when it is not
     frozen_until: datetime | None = None  # also None when no end is in sight
+    breaches: tuple[BreachView, ...] = ()  # alarms that it breaks now; while a rollout is under way, that judges them
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +204,7 @@ class StageHead:
     limits: dict[str, float]  # by metric: seconds, or a share
     rollout: RolloutView | None  # the active one
     units: tuple[UnitHead, ...]
+    breaches: tuple[BreachView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

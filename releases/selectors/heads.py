@@ -1,8 +1,9 @@
-"""All stages at a glance: six queries whatever their number, and nothing worked out that a list does not show."""
+"""All stages at a glance: seven queries whatever their number, and nothing worked out that a list does not show."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from django.db.models import Q, QuerySet
 
@@ -10,6 +11,7 @@ from denvweb.core import wire
 from denvweb.core.errors import NotFoundError
 from fleets import selectors as fleets
 from fleets.domain.views import UnitHead
+from metrics import selectors as metrics
 from metrics.domain.types import AlarmSpec
 from releases.domain.plan_words import count
 from releases.domain.rollout_words import stage_words
@@ -27,7 +29,7 @@ def stage_heads(*, model: str = "", simulated: frozenset[str] | None = None) -> 
 
 
 def stage_head(*, stage: str) -> StageHead:
-    """One stage: five queries. Whether its fleets are simulated is left out."""
+    """One stage: six queries. Whether its fleets are simulated is left out."""
     model, _, name = stage.partition("/")
     found = _heads(_rows().filter(model__name=model, name=name), narrow=True, simulated=frozenset())
     if not found:
@@ -41,7 +43,9 @@ def _heads(found: QuerySet[Stage], *, narrow: bool, simulated: frozenset[str] | 
     rollouts, units, weights = _rollouts(rows), fleets.unit_heads(stages=keys), fleets.weights_view(stages=keys)
     if simulated is None:
         simulated = frozenset(fleet.fleet for fleet in fleets.fleet_heads() if fleet.simulated)
-    return tuple(_head(row, rollouts.get(row.pk), units.get(str(row), ()), weights.get(str(row), {}), simulated) for row in rows)
+    heads = [_head(row, rollouts.get(row.pk), units.get(str(row), ()), weights.get(str(row), {}), simulated) for row in rows]
+    breaches = metrics.breaches_view(stages=keys)
+    return tuple(replace(head, breaches=() if head.rollout else breaches.get(head.stage, ())) for head in heads)
 
 
 def _rows() -> QuerySet[Stage]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.db.models import QuerySet
@@ -86,13 +86,21 @@ def stages_view() -> tuple[StageView, ...]:
     """Every stage, by model and position."""
     rows, windows, now = list(stage_rows()), freeze_windows(), timezone.now()
     last, simulated = last_rollouts(rows), _simulated_fleets(rows)
-    return tuple(_view(_look(row, last.get(row.pk), windows, now), simulated) for row in rows)
+    return _with_breaches(_view(_look(row, last.get(row.pk), windows, now), simulated) for row in rows)
 
 
 def stage_view(*, stage: str) -> StageView:
     """One stage."""
     row = stage_row(stage)
-    return _view(_look(row, last_rollouts([row]).get(row.pk), freeze_windows(), timezone.now()), _simulated_fleets([row]))
+    view = _view(_look(row, last_rollouts([row]).get(row.pk), freeze_windows(), timezone.now()), _simulated_fleets([row]))
+    return _with_breaches([view])[0]
+
+
+def _with_breaches(views: Iterable[StageView]) -> tuple[StageView, ...]:
+    found = list(views)
+    quiet = {view.stage for view in found if view.rollout is None or not view.rollout.active}
+    breaches = metrics.breaches_view(stages=quiet) if quiet else {}
+    return tuple(replace(view, breaches=breaches[view.stage]) if view.stage in breaches else view for view in found)
 
 
 def preflight_view(*, stage: str, to: int | None = None) -> PreflightView:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from metrics.domain.types import AlarmCount, AlarmSpec
+from metrics.domain.verdict import Arms, JudgeState, state_look, verdict_of
+from metrics.domain.window import Figures
 from tests.integration.fake_engine import WORDS, engines
 from tests.integration.router_bench import chat, message, pd_unit, plain_unit, router, table
 
@@ -219,3 +223,31 @@ async def test_kv_that_decode_silently_computes_again_is_counted(tmp_path: Path)
         assert counters["kv.recomputed"] == 3 and "errors" not in counters
         await gauges._one(state)
         assert not bench.counters()
+
+
+async def test_kv_that_never_moved_breaks_its_alarm_though_every_answer_is_a_200(tmp_path: Path) -> None:
+    alarms = [
+        AlarmSpec("kv-effective", "kv-effective", 0.01),
+        AlarmSpec("prefill-queue", "prefill-queue", 0.01, limit=8),
+        AlarmSpec("kv-use", "kv-use", 0.01, limit=0.5),
+        AlarmSpec("error-rate", "error-rate", 0.01),
+    ]
+    async with engines("p", "d") as (p, d), router(tmp_path, table(pd_unit([p], [d]), alarms=alarms)) as bench:
+        gauges, state = bench.app.gauges, bench.app.stage.replicas["r-d"]
+        d.kv_use, d.fetches = 0.6, False
+        await gauges._one(state)
+        for number in range(8):
+            assert (await bench.ask(chat(f"{number}{LONG}"))).status == 200
+        await bench.ask(chat("PNOKV" + LONG))  # an answer of prefill with nothing to fetch says it itself
+        await gauges._one(state)
+        found = Figures()
+        for delta in bench.deltas():
+            found.add_alarms(delta.alarms)
+        counts = {name: (count.n, count.k) for name, count in found.alarms.items()}
+        assert (counts["error-rate"], counts["prefill-queue"]) == ((9, 0), (9, 0))
+        assert all(counts[name][0] == counts[name][1] for name in ("kv-use", "kv-effective"))
+        assert counts["kv-use"][0] >= 2 and counts["kv-effective"][0] >= 8
+        arms = Arms(canary=found.alarms["kv-effective"], baseline=AlarmCount(800, 0))
+        verdict = verdict_of(alarms[0], state_look(alarms[0], JudgeState(), arms, datetime.now(UTC)), arms, alpha=0.002, fresh=True)
+        assert verdict.tripped and verdict.relative_evidence is not None and verdict.relative_evidence > verdict.trips_at
+        assert "were computed again, their KV never moved (100%" in verdict.sentence
