@@ -90,7 +90,7 @@ def _breaches(spec: AlarmSpec, state: SteadyState, block: AlarmCount, alarms: in
 
 
 def steady_sentence(spec: AlarmSpec, state: SteadyState, *, alarms: int) -> str:
-    """`ttft-p99: 61 of 1,204 requests over 1,500 ms (5.1%, ...) in 5 min, for 4:00 min without a break; evidence ... : 1, told at ... : 1`."""
+    """`ttft-p99: 61 of 1,204 requests over 1,500 ms (5.1%, ...) in 5:00 min, for 4:00 min without a break; evidence ...`."""
     verdict = steady_verdict(spec, state, alarms=alarms)
     lasted = f", for {format_duration(state.over.lasted_s)} without a break" if state.over.lasted_s else ""
     within = format_duration(len(state.recent) * BLOCK_S)
