@@ -11,6 +11,7 @@ from fleets.domain.protocol import RankSpec
 from fleets.domain.types import Faults
 from fleets.engines.base import Capabilities, LaunchCommand, gpu_env, replica_gpus
 from fleets.engines.prometheus import mapped
+from fleets.engines.sim.config import SGLANG
 from fleets.engines.vllm import NAMES, RATIOS
 
 FOLLOWER = Path(__file__).parent / "sim" / "follower.py"
@@ -64,6 +65,8 @@ def leader_fields(spec: RankSpec, *, speed: float, engine_id: str) -> dict[str, 
         "block_tokens": engine.block_tokens,
         "prefix_caching": engine.prefix_caching,
     }
+    if engine.protocol == SGLANG:
+        values["protocol"] = SGLANG
     options = {name: engine.options[flag] for flag, name in _OPTIONS.items() if flag in engine.options}
     faults = {} if engine.faults == Faults() else {"faults": msgspec.to_builtins(engine.faults)}
     return values | options | faults | ({"engine_id": engine_id} if engine_id else {})

@@ -9,7 +9,23 @@ from fleets.router.telemetry import now
 from fleets.router.upstream import Address, Connection, Leg, LegError, Pool, Taker
 
 
-class Exchange:
+class Whole:
+    """Part of a taker of whole answers: nothing of a stream ever reaches it."""
+
+    __slots__ = ()
+
+    def text(self, data: bytes) -> int:
+        """Never."""
+        return 0
+
+    def events(self, data: bytes, framed: int) -> None:
+        """Never."""
+
+    def ended(self) -> None:
+        """Never."""
+
+
+class Exchange(Whole):
     """Takes one answer whole."""
 
     def __init__(self) -> None:
@@ -18,16 +34,6 @@ class Exchange:
 
     def streamed(self, head: AnswerHead, connection: Connection) -> Taker | None:
         return None
-
-    def text(self, data: bytes) -> int:
-        """Never: it takes answers whole."""
-        return 0
-
-    def events(self, data: bytes, framed: int) -> None:
-        """Never: it takes answers whole."""
-
-    def ended(self) -> None:
-        """Never: it takes answers whole."""
 
     def answered(self, head: AnswerHead, body: bytes) -> None:
         if not self._done.done():

@@ -1,4 +1,4 @@
-"""KV on its way from prefill to decode: whether it can be fetched, until when, and a stream that may still lose it.
+"""KV on its way from prefill to decode: until when it can be fetched, and a stream that may still lose it.
 
 vLLM reads whatever lies in prefill's blocks, also after their lease, and says nothing: the answer is then wrong without a sign. So
 the router keeps to the lease, and uses what prefill said once.
@@ -7,7 +7,7 @@ the router keeps to the lease, and uses what prefill said once.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 from fleets.router import openai
 from fleets.router.chunks import content_of
@@ -20,20 +20,6 @@ from fleets.router.upstream import Connection, Leg, LegError, Taker
 OPENING_MAX_BYTES = 1 << 16  # of a stream that has no token yet; then it is passed on as it is
 LEASE_SHARE = 0.8  # of a lease that decode may take to come to life; the rest is for clocks and the way
 STALL_S = 1.0  # a look that comes later than this is one of a router that stood still
-_NEEDED = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port")
-
-
-def usable(params: object) -> dict[str, Any] | None:
-    """Prefill's parameters, if a decode can use them; None when there is nothing to fetch.
-
-    An engine that is given half of them waits for ever, and vLLM's core dies when the client then leaves.
-    """
-    if not isinstance(params, dict):
-        return None
-    blocks = params.get("remote_block_ids")
-    if not isinstance(blocks, list) or not any(blocks) or any(params.get(name) in (None, "") for name in _NEEDED):
-        return None
-    return params
 
 
 class Holding(Protocol):

@@ -9,53 +9,45 @@ in flight. There is no task: each step is called from the read, or the deadline,
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from fleets.domain.routing import Decision, Reason
 from fleets.router import openai
 from fleets.router.admission import QueueFullError
 from fleets.router.client import Client
-from fleets.router.handover import Opening, usable
+from fleets.router.exchange import Whole
+from fleets.router.handover import Opening
 from fleets.router.heads import AnswerHead, RequestHead
-from fleets.router.legs import PrefillLeg, Release
+from fleets.router.legs import PairedLeg, PrefillLeg, Release
 from fleets.router.openai import Ask
-from fleets.router.policy import Choice, Pin, ReplicaState
-from fleets.router.prefix import Blocks, blocks_of
+from fleets.router.policy import Choice, ReplicaState
 from fleets.router.relay import Relay, whole_answer
-from fleets.router.reply import Reply
 from fleets.router.services import Services
 from fleets.router.telemetry import Series, now
 from fleets.router.upstream import Connection, Leg, LegError, LegFailure, Taker
+from fleets.router.wanted import Wanted
 from metrics.domain.types import Route
-
-EXACT_TOKENS_PER_BYTE = 0.25  # token ids are four bytes each
 
 _PREFILL_FAILED = Decision(False, Reason.PREFILL_FAILED_LOCAL)
 _KV_LOST = Decision(False, Reason.KV_LOST_LOCAL)
-_NONE: frozenset[str] = frozenset()
 
 
-class Job(Reply):
+class Job(Wanted, Whole):
     """One request on its way; it takes the answer of its own decode leg."""
 
     __slots__ = (
-        "_blocks", "_choice", "_engine_id", "_gate_place", "_opening", "_prefill", "_relay", "_services", "_tried", "avoid",
-        "engines", "holds_kv", "leg", "over", "pin", "prefill_cached", "prefill_failure", "prefill_release", "release", "samples",
-        "session_point", "tokens_per_byte",
+        "_choice", "_engine_id", "_gate_place", "_met", "_opening", "_pair", "_prefill", "_relay", "_services", "_tried",
+        "engines", "holds_kv", "leg", "over", "prefill_cached", "prefill_failure", "prefill_release",
+
     )  # fmt: skip
 
     def __init__(self, services: Services, head: RequestHead, client: Client, ask: Ask, request_id: bytes, start_s: float) -> None:
-        Reply.__init__(self, head, client, ask, request_id, start_s)
+        Wanted.__init__(self, services, head, client, ask, request_id, start_s)
         self._services = services
-        self.pin: Pin | None = None
         self.leg: Leg | None = None  # of decode
         self.over = False
         self.holds_kv = False  # prefill keeps KV until decode has it
-        self.avoid = _NONE  # replicas that failed this request already
-        self.release: str | None = None  # picked for it already: a second try is not a second request
-        self.samples = ask.samples
-        self.session_point: float | None = None
-        self.tokens_per_byte = services.ratio.value if ask.exact_tokens is None else EXACT_TOKENS_PER_BYTE
         self.prefill_cached: int | None = None  # as the prefill engine said
         self.prefill_release = ""
         self.prefill_failure = ""
@@ -65,28 +57,10 @@ class Job(Reply):
         self._opening: Opening | None = None
         self._relay: Relay | None = None
         self._prefill: PrefillLeg | None = None
+        self._pair: PairedLeg | None = None  # prefill that is under way together with decode
+        self._met: ReplicaState | None = None  # where that one is, or was
         self._gate_place: asyncio.Future[None] | None = None
         self._tried = 0
-        self._blocks: Blocks | None = None
-
-    # -- what the choice depends on --
-
-    @property
-    def blocks(self) -> Blocks:
-        """The prompt's hashes, made when they are first looked at."""
-        if self._blocks is None:
-            self._blocks = blocks_of(self.ask.prompt)
-        return self._blocks
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Exact for token ids, else estimated from the prompt's length."""
-        exact = self.ask.exact_tokens
-        return exact if exact is not None else int(len(self.ask.prompt) * self.tokens_per_byte)
-
-    def held_tokens(self, held_bytes: int) -> int:
-        """Tokens of so many prompt bytes."""
-        return int(held_bytes * self.tokens_per_byte)
 
     # -- the way --
 
@@ -149,12 +123,15 @@ class Job(Reply):
             self._prefill_given_up(choice)
             return
         self._tried += 1
+        if choice.unit.wire.concurrent:
+            self._meet(choice, replica)
+            return
         self._prefill = PrefillLeg(self, replica, self._services)
         self._prefill.send()
 
     def _prefill_given_up(self, choice: Choice) -> None:
         choice.unit.gate.leave()
-        if self.pin is not None:
+        if self.pin is not None or choice.unit.needs_prefill:
             self.refuse(502, "prefill", self.prefill_failure or "no prefill replica")
             return
         choice.decision = _PREFILL_FAILED
@@ -183,7 +160,7 @@ class Job(Reply):
         reply = openai.json_object(body) or {}
         usage = openai.usage_of(reply)
         self.prefill_cached = usage.cached if usage else None
-        kv = usable(reply.get("kv_transfer_params"))
+        kv = choice.unit.wire.handed(reply)
         if kv is not None and self._services.leases.stale(sent_s=sent_s, lease_s=choice.unit.spec.kv_lease_s):
             kv = None
         if kv is None:
@@ -198,6 +175,54 @@ class Job(Reply):
         self.reason = choice.decision.reason
         self._pass_on(head, body)
 
+    def _meet(self, choice: Choice, replica: ReplicaState) -> None:
+        """Send both legs at once. The place in the queue is prefill's until that leg ends."""
+        meeting = choice.unit.wire.meeting(self.ask, replica)
+        self._met, self.prefill_release = replica, replica.spec.release
+        self._pair = pair = PairedLeg(self, replica, self._services, choice.unit.gate, meeting)
+        pair.send()
+        self._decode(choice, meeting)
+
+    def is_paired_with(self, leg: PairedLeg) -> bool:
+        """Whether it matters still what becomes of that leg."""
+        return self._pair is leg and not self.over
+
+    def paired(self, body: bytes) -> None:
+        """Prefill's leg of a pair has answered with status 200, before decode or after its first words."""
+        pair, self._pair = self._pair, None
+        assert pair is not None
+        self._services.stage.index.add(self.blocks, pair.replica.name)
+        usage = openai.usage_of(openai.json_object(body) or {})
+        self.prefill_cached = usage.cached if usage else None
+
+    def pair_failed(self, failure: str) -> None:
+        """Prefill's leg of a pair failed; decode waits in vain, if it has not spoken yet."""
+        pair, choice = self._pair, self._choice
+        assert pair is not None and choice is not None
+        self._pair = None
+        self.prefill_failure = f"prefill {pair.replica.name}: {failure}"
+        if self._relay is None:
+            self._hang_up_decode()
+            self._meet_again(choice)
+
+    def pair_refused(self, head: AnswerHead, body: bytes) -> None:
+        """The prefill engine will not do this request, and says why; decode has said the same, or waits in vain."""
+        self._pair = None
+        if self._relay is None:
+            self._hang_up_decode()
+            self._pass_on(head, body)
+
+    def _meet_again(self, choice: Choice) -> None:
+        """Nothing was sent to the client: with another prefill, once."""
+        assert self._met is not None
+        self.avoid |= {self._met.name}
+        self._let_go_of_decode(choice)
+        self.head_s, self._opening = None, None
+        if self.pin is not None or self._tried >= 2:
+            self.refuse(502, "prefill", self.prefill_failure)
+        else:
+            self._enter(choice)
+
     def _take_prefill(self) -> tuple[ReplicaState, Choice]:
         leg, choice = self._prefill, self._choice
         assert leg is not None and choice is not None
@@ -206,7 +231,7 @@ class Job(Reply):
 
     # -- decode --
 
-    def _decode(self, choice: Choice, kv: dict[str, Any] | None) -> None:
+    def _decode(self, choice: Choice, kv: Mapping[str, Any] | None) -> None:
         services, replica, ask = self._services, choice.decode, self.ask
         if choice.unit.aggregated:
             route = Route.AGGREGATED
@@ -214,7 +239,7 @@ class Job(Reply):
             route = Route.REMOTE if choice.decision.remote else Route.LOCAL
         self.series = self._series(choice, route)
         self.reason = choice.decision.reason
-        self.holds_kv = kv is not None
+        self.holds_kv = kv is not None and self._pair is None
         self._engine_id = replica.engine_id
         replica.running += 1
         data = services.message(self.head, self.leg_id, replica.address, openai.engine_body(ask, kv))
@@ -228,10 +253,15 @@ class Job(Reply):
     def streamed(self, head: AnswerHead, connection: Connection) -> Taker | None:
         """The head of a stream came: without KV to wait for nothing can be tried again from here on."""
         self.head_s = now()
-        if self.holds_kv and self.pin is None:
+        if self._may_lose_kv:
             self._opening = opening = Opening(self, head, connection)
             return opening
         return self._begin(head, connection)
+
+    @property
+    def _may_lose_kv(self) -> bool:
+        """Whether decode waits for KV, and what to do without it is the router's to say. A probe is to fail."""
+        return (self.holds_kv or self._met is not None) and self.pin is None
 
     def opened(self, opening: Opening) -> Relay:
         """The first token came, so the KV is there."""
@@ -245,16 +275,6 @@ class Job(Reply):
         client.feed_from(connection)
         client.begin(self._shown(head))
         return self._relay
-
-    def text(self, data: bytes) -> int:
-        """Never: the relay takes them."""
-        return 0
-
-    def events(self, data: bytes, framed: int) -> None:
-        """Never: the relay takes them."""
-
-    def ended(self) -> None:
-        """Never: the relay is told."""
 
     def stream_ended(self) -> None:
         """All of a stream came."""
@@ -277,13 +297,13 @@ class Job(Reply):
         assert choice is not None
         if head.status == 200:
             body, failure = whole_answer(body, self)
-            if failure and self.holds_kv and self.pin is None:
+            if failure and self._may_lose_kv:
                 self.kv_lost(failure)
                 return
             self.client.answer(self._shown(head), body)
             self._learn(choice, failure)
             self._end()
-        elif head.status >= 500 and self.holds_kv and self.pin is None:
+        elif head.status >= 500 and self._may_lose_kv:
             self.kv_lost(openai.engine_message(body))
         elif head.status >= 500:
             self._services.stage.failed(choice.decode, None, self._engine_id)
@@ -299,6 +319,10 @@ class Job(Reply):
         assert choice is not None
         self.kv_failed, self.unmoved = True, choice.decode.ledger.tells
         self.prefill_failure = f"decode {choice.decode.name}: {why}"
+        if self._met is not None:
+            self._drop_pair()
+            self._meet_again(choice)
+            return
         self.head_s, self._opening = None, None
         self._let_go_of_decode(choice)
         choice.decision = _KV_LOST
@@ -309,6 +333,7 @@ class Job(Reply):
         choice, services = self._choice, self._services
         assert choice is not None
         self._opening = None
+        self._drop_pair()
         services.stage.failed(choice.decode, error.kind, self._engine_id)
         if self._relay is not None:
             self._cut(str(error))
@@ -346,16 +371,8 @@ class Job(Reply):
         self.release = choice.release
         self._let_go_of_unit()
         self.restart()
-        self._tried, self.holds_kv, self.reasons, self.unmoved = 0, False, None, False
+        self._tried, self.holds_kv, self.reasons, self.unmoved, self._met = 0, False, None, False, None
         self.start()
-
-    def _refuse_for(self, error: LegError) -> None:
-        if error.kind is LegFailure.TIMEOUT:
-            self.refuse(504, "timeout", "the engine did not answer in time")
-        elif error.kind is LegFailure.CONNECT:
-            self.refuse(502, "connect", "the engine cannot be reached")
-        else:
-            self.refuse(502, "decode", "the engine ended the connection before it answered", code="engine_error")
 
     def _learn(self, choice: Choice, failure: str) -> None:
         stage, decode = self._services.stage, choice.decode
@@ -423,7 +440,17 @@ class Job(Reply):
             leg, self._prefill = self._prefill, None
             leg.hang_up()
             choice.unit.gate.leave()
-        elif self._opening is not None:
+        else:
+            self._drop_pair()
+            self._hang_up_decode()
+
+    def _drop_pair(self) -> None:
+        pair, self._pair = self._pair, None
+        if pair is not None:
+            pair.hang_up()
+
+    def _hang_up_decode(self) -> None:
+        if self._opening is not None:
             if self._opening.leg is not None:
                 self._let_go(self._opening.leg, fetched=False)
         elif self._relay is not None:
@@ -455,6 +482,8 @@ class Job(Reply):
         if self.over:
             return
         self.over = True
+        if self.error:
+            self._drop_pair()
         self._let_go_of_unit()
         self._relay = self._opening = None  # each holds the other: without this only the collector of cycles would end them
         self.finish(now())

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from fleets.router import openai
+from fleets.router.admission import Gate
+from fleets.router.exchange import Whole
 from fleets.router.heads import AnswerHead
 from fleets.router.policy import ReplicaState
 from fleets.router.services import Services
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 LET_GO_S = 2.0  # how long a decode leg that nobody reads may take to fetch the KV that prefill keeps for it
 
 
-class PrefillLeg:
+class PrefillLeg(Whole):
     """The prefill of a job at one replica."""
 
     __slots__ = ("_engine_id", "_job", "_live", "_sent_s", "_services", "_tokens", "leg", "replica")
@@ -41,9 +44,12 @@ class PrefillLeg:
         replica.running += 1
         replica.tokens += self._tokens
         deadline_s = config.prefill_deadline_s + self._tokens * config.prefill_token_deadline_s
-        data = services.message(job.head, job.leg_id, replica.address, openai.prefill_body(job.ask))
+        data = services.message(job.head, job.leg_id, replica.address, self._body())
         self._sent_s = sent_s = now()
         services.pool.send(replica.address, data, self, sent_s=sent_s, first_s=deadline_s, total_s=deadline_s)
+
+    def _body(self) -> bytes:
+        return openai.prefill_body(self._job.ask)
 
     def hang_up(self) -> None:
         """The client left."""
@@ -63,16 +69,6 @@ class PrefillLeg:
     def streamed(self, head: AnswerHead, connection: Connection) -> Taker | None:
         """It is not to be one, so it is taken whole."""
         return None
-
-    def text(self, data: bytes) -> int:
-        """Never: it takes answers whole."""
-        return 0
-
-    def events(self, data: bytes, framed: int) -> None:
-        """Never: it takes answers whole."""
-
-    def ended(self) -> None:
-        """Never: it takes answers whole."""
 
     def answered(self, head: AnswerHead, body: bytes) -> None:
         self._over()
@@ -104,6 +100,54 @@ class PrefillLeg:
     def _fault(self, failure: LegFailure | None) -> None:
         self._job.also("prefill.failed")
         self._services.stage.failed(self.replica, failure, self._engine_id)
+
+
+class PairedLeg(PrefillLeg):
+    """A prefill that is under way together with the decode that waits for it. It has a place in the queue until it ends.
+
+    It may end after its job, for decode can have said all before prefill has told that it is done.
+    """
+
+    __slots__ = ("_gate", "_meeting")
+
+    def __init__(self, job: Job, replica: ReplicaState, services: Services, gate: Gate, meeting: Mapping[str, Any]) -> None:
+        super().__init__(job, replica, services)
+        self._gate = gate
+        self._meeting = meeting
+
+    def _body(self) -> bytes:
+        return openai.unstreamed_body(self._job.ask, self._meeting)
+
+    def _over(self) -> None:
+        if self._live:
+            super()._over()
+            self._gate.leave()
+
+    def answered(self, head: AnswerHead, body: bytes) -> None:
+        self._over()
+        job, stage = self._job, self._services.stage
+        if head.status >= 500:
+            stage.failed(self.replica, None, self._engine_id)
+        else:
+            stage.served(self.replica, self._engine_id)
+        if not job.is_paired_with(self):
+            return
+        if job.pin is not None:
+            job.engines.append(self._engine_id)
+        if head.status == 200:
+            job.paired(body)
+        elif head.status >= 500 or head.status == 429:
+            job.also("prefill.failed")
+            job.pair_failed(f"status {head.status} {openai.engine_message(body)}")
+        else:
+            job.pair_refused(head, body)
+
+    def failed(self, error: LegError) -> None:
+        self._over()
+        self._services.stage.failed(self.replica, error.kind, self._engine_id)
+        if self._job.is_paired_with(self):
+            self._job.also("prefill.failed")
+            self._job.pair_failed(str(error))
 
 
 class Release:

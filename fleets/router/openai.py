@@ -14,6 +14,8 @@ from denvweb.core.errors import InvalidError
 GENERATE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
 
 _ADDRESS = re.compile(r"(?:https?://)?(?:\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-fA-F:]+\]|localhost)(?::\d+)?[^\s\"']*|https?://[^\s\"']+")
+# What only a router may say: a client's own would let it point an engine at any address, or at another's KV.
+_ROUTERS_OWN = frozenset({"kv_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room", "disaggregated_params"})
 _REMOTE_DECODE = {
     "do_remote_decode": True,
     "do_remote_prefill": False,
@@ -27,7 +29,7 @@ _REMOTE_DECODE = {
 class Ask:
     """A generation request: its parsed body, and the bytes that came. The prompt is rendered when it is looked at."""
 
-    __slots__ = ("_prompt", "body", "chat", "exact_tokens", "fields", "model", "samples", "stream", "wants_usage")
+    __slots__ = ("_prompt", "body", "chat", "exact_tokens", "fields", "model", "prompts", "samples", "stream", "wants_usage")
 
     def __init__(self, body: bytes, fields: dict[str, Any], model: str, *, chat: bool) -> None:
         self.body = body
@@ -35,6 +37,7 @@ class Ask:
         self.model = model
         self.chat = chat
         self.exact_tokens: int | None = None  # known when the client sent token ids
+        self.prompts = 1  # of a batch
         self.samples = 1
         self._prompt: bytes | None = None
         self.stream = fields.get("stream") is True
@@ -87,7 +90,7 @@ def _check_prompt(ask: Ask, prompt: object) -> None:
     if all(type(token) is int and 0 <= token < 2**32 for token in prompt):
         ask.exact_tokens = len(prompt)
     elif isinstance(prompt[0], (str, list)):
-        ask.samples = len(prompt)  # a batch of prompts is several sequences too
+        ask.prompts = ask.samples = len(prompt)  # a batch of prompts is several sequences too
     else:
         raise InvalidError("`prompt` must be a text or a list of token ids", code="prompt_missing")
 
@@ -125,25 +128,24 @@ def _plain_prompt(fields: dict[str, Any]) -> bytes:
     return array("I", prompt).tobytes()
 
 
-def engine_body(ask: Ask, kv_transfer_params: Mapping[str, Any] | None) -> bytes:
-    """The body of the leg that answers: the client's bytes, and what is added before its last brace.
-
-    A client's own `kv_transfer_params` would let it point an engine at any address, so they are taken out.
-    """
+def engine_body(ask: Ask, added: Mapping[str, Any] | None) -> bytes:
+    """The body of the leg that answers: the client's bytes, and what is added before its last brace."""
     fields = ask.fields
     usage = ask.stream and not ask.wants_usage
-    if "kv_transfer_params" in fields or (usage and "stream_options" in fields):
-        kept = {name: value for name, value in fields.items() if name != "kv_transfer_params"}
+    if not _ROUTERS_OWN.isdisjoint(fields) or (usage and "stream_options" in fields):
+        kept = _cleared(fields)
         if usage:
             kept["stream_options"] = {**(fields.get("stream_options") or {}), "include_usage": True}
-        if kv_transfer_params is not None:
-            kept["kv_transfer_params"] = kv_transfer_params
-        return orjson.dumps(kept)
-    if kv_transfer_params is None:
+        return orjson.dumps(kept if added is None else {**kept, **added})
+    if added is None:
         return _without_brace(ask.body) + b',"stream_options":{"include_usage":true}}' if usage else ask.body
-    return b'%b%b,"kv_transfer_params":%b}' % (
-        _without_brace(ask.body), b',"stream_options":{"include_usage":true}' if usage else b"", orjson.dumps(kv_transfer_params),
+    return b"%b%b,%b" % (
+        _without_brace(ask.body), b',"stream_options":{"include_usage":true}' if usage else b"", orjson.dumps(added)[1:],
     )  # fmt: skip
+
+
+def _cleared(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name not in _ROUTERS_OWN}
 
 
 def _without_brace(body: bytes) -> bytes:
@@ -166,6 +168,13 @@ def _one_token(ask: Ask, kv_transfer_params: Mapping[str, Any]) -> bytes:
         fields["max_completion_tokens"] = 1
     fields["kv_transfer_params"] = kv_transfer_params
     return orjson.dumps(fields)
+
+
+def unstreamed_body(ask: Ask, added: Mapping[str, Any]) -> bytes:
+    """The body of a prefill leg whose engine says a token and ends by itself: all that the client asks for, in one answer."""
+    fields = _cleared(ask.fields)
+    fields.pop("stream_options", None)
+    return orjson.dumps({**fields, "stream": False, **added})
 
 
 class Usage(NamedTuple):

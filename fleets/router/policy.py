@@ -16,12 +16,14 @@ from fleets.router.admission import Gate
 from fleets.router.moved import Ledger
 from fleets.router.prefix import Blocks, PrefixIndex
 from fleets.router.upstream import LegFailure
+from fleets.router.wires import NIXL, WIRES, Wire
 
 log = logging.getLogger(__name__)
 
 EJECT_FIRST_S = 1.0
 EJECT_CAP_S = 30.0
 _AGGREGATED = Decision(False, Reason.AGGREGATED)
+_REMOTE = Decision(True, Reason.REMOTE)
 _NONE: frozenset[str] = frozenset()
 
 
@@ -107,7 +109,7 @@ class ReplicaState:
 class UnitState:
     """One serving unit, and its prefill queue."""
 
-    __slots__ = ("aggregated", "decodes", "gate", "inflight", "prefills", "spec", "used_seq")
+    __slots__ = ("aggregated", "decodes", "gate", "hands_over", "inflight", "needs_prefill", "prefills", "spec", "used_seq", "wire")
 
     def __init__(self, spec: RouteUnit, gate: Gate) -> None:
         self.spec = spec
@@ -117,6 +119,19 @@ class UnitState:
         self.prefills: tuple[ReplicaState, ...] = ()
         self.decodes: tuple[ReplicaState, ...] = ()  # or those that do both
         self.aggregated = False  # it has no roles
+        self.wire: Wire = NIXL
+        self.hands_over = False  # whether the router speaks its protocol
+        self.needs_prefill = False  # its decodes never work alone
+
+    def take(self, spec: RouteUnit, states: Sequence[ReplicaState]) -> None:
+        """What the newest table says of it."""
+        self.spec = spec
+        self.prefills = tuple(state for state in states if state.role is Role.PREFILL)
+        self.decodes = tuple(state for state in states if state.role is not Role.PREFILL)
+        self.aggregated = bool(self.decodes) and self.decodes[0].role is Role.AGGREGATED
+        self.hands_over = spec.protocol in WIRES
+        self.wire = WIRES.get(spec.protocol, NIXL)
+        self.needs_prefill = not self.aggregated and not self.wire.local_prefill
 
     @property
     def load(self) -> float:
@@ -227,12 +242,9 @@ class Stage:
         replicas: dict[str, ReplicaState] = {}
         for spec in table.units:
             unit = self.units.get(spec.unit) or self._new_unit(spec)
-            unit.spec = spec
             states = [self._replica(item) for item in spec.replicas]
             replicas.update((state.name, state) for state in states)
-            unit.prefills = tuple(state for state in states if state.role is Role.PREFILL)
-            unit.decodes = tuple(state for state in states if state.role is not Role.PREFILL)
-            unit.aggregated = bool(unit.decodes) and unit.decodes[0].role is Role.AGGREGATED
+            unit.take(spec, states)
             units[spec.unit] = unit
         for gone in self.replicas.keys() - replicas.keys():
             self.index.forget(gone)
@@ -318,8 +330,8 @@ class Stage:
     def _unit(self, release: str, want: Want, now_s: float) -> UnitState | None:
         units = self._by_release.get(release, ())
         if len(units) == 1:
-            return units[0] if _usable(units[0].decodes, want.avoid, now_s) else None
-        usable = [unit for unit in units if _usable(unit.decodes, want.avoid, now_s)]
+            return units[0] if _able(units[0], want.avoid, now_s) else None
+        usable = [unit for unit in units if _able(unit, want.avoid, now_s)]
         if len(usable) < 2:
             return usable[0] if usable else None
         held = [max(self._held((*unit.decodes, *unit.prefills), want)) for unit in usable]
@@ -339,6 +351,8 @@ class Stage:
     ) -> Choice:
         if unit.aggregated:
             decision = _AGGREGATED
+        elif unit.needs_prefill:
+            decision = _REMOTE
         else:
             decision = routing.decide(
                 self.conditional,
@@ -346,7 +360,7 @@ class Stage:
                 held_tokens,
                 unit.gate.depth,
                 decode.kv_use,
-                has_prefill=unit.spec.protocol == "vllm-nixl" and bool(_usable(unit.prefills, want.avoid, now_s)),
+                has_prefill=unit.hands_over and bool(_usable(unit.prefills, want.avoid, now_s)),
                 samples=want.samples,
             )
         self._seq += 1
@@ -411,6 +425,11 @@ class Stage:
                 replica.eject(now_s)
             else:
                 replica.out_until_s = None
+
+
+def _able(unit: UnitState, avoid: frozenset[str], now_s: float) -> bool:
+    """Whether the unit can take a request."""
+    return bool(_usable(unit.decodes, avoid, now_s)) and (not unit.needs_prefill or bool(_usable(unit.prefills, avoid, now_s)))
 
 
 def _usable(replicas: Sequence[ReplicaState], avoid: frozenset[str], now_s: float) -> Sequence[ReplicaState]:

@@ -98,7 +98,7 @@ class Prober:
         ready = ReplicaReadiness.READY
         prefills = [replica.name for replica in unit.prefills if replica.spec.readiness is ready]
         decodes = [replica.name for replica in unit.decodes if replica.spec.readiness is ready]
-        if not decodes or (unit.spec.protocol == "vllm-nixl" and not unit.aggregated and not prefills):
+        if not decodes or (unit.hands_over and not unit.aggregated and not prefills):
             return ProbeResult(unit.spec.unit, ok=False, detail="a pool has no ready replica")
         engines: list[str] = []
         for index in range(max(len(prefills), len(decodes))):

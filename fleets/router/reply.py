@@ -11,6 +11,7 @@ from fleets.router.client import Client
 from fleets.router.heads import AnswerHead, Headers, RequestHead
 from fleets.router.openai import Ask
 from fleets.router.telemetry import Trace
+from fleets.router.upstream import LegError, LegFailure
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -68,6 +69,14 @@ class Reply(Trace, ABC):
         name = "rate_limit_error" if status == 429 else "server_error"
         self.client.respond(status, openai.error_body(message, kind=name, code=code or kind.replace("-", "_")), headers)
         self._end()
+
+    def _refuse_for(self, error: LegError) -> None:
+        if error.kind is LegFailure.TIMEOUT:
+            self.refuse(504, "timeout", "the engine did not answer in time")
+        elif error.kind is LegFailure.CONNECT:
+            self.refuse(502, "connect", "the engine cannot be reached")
+        else:
+            self.refuse(502, "decode", "the engine ended the connection before it answered", code="engine_error")
 
     @abstractmethod
     def _end(self) -> None:

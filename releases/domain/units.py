@@ -10,7 +10,7 @@ from releases.domain.recipes import Recipe, RoleRules
 from releases.domain.spec_types import KvCacheSpec, PoolTopology, ReleaseSpec, StageSpec
 
 NO_PROTOCOL = "none"  # of an aggregated pool, which hands nothing over
-ROUTED_PROTOCOLS = ("vllm-nixl",)  # the handovers that the router can drive; the simulated engine speaks the first
+ROUTED_PROTOCOLS = ("vllm-nixl", "sglang-bootstrap")  # the handovers that the router can drive, and the simulated engine speaks
 
 
 def unit_spec(

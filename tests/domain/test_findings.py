@@ -146,8 +146,11 @@ def test_an_engine_without_both_halves_cannot_disaggregate() -> None:
 
 def test_a_handover_that_the_router_does_not_speak() -> None:
     text = LLAMA.replace("vllm@1", "sglang@1").replace("{ mode: aggregated, gpus: 4 }", "{ prefill: { gpus: 2 }, decode: { gpus: 2 } }")
-    assert codes(text)["protocol-replaced"].severity == "warn"
-    assert "which the router does not speak" in codes(text, world(replace(H200, simulated=False)))["engine-cannot-disaggregate"].sentence
+    recipe = replace(world().catalog["llama-3.1-70b/sglang@1"], protocol="smoke-signals")
+    assert codes(text, World({recipe.name: recipe}, (H200,)))["protocol-replaced"].severity == "warn"
+    real = World({recipe.name: recipe}, (replace(H200, simulated=False),))
+    assert "which the router does not speak" in codes(text, real)["engine-cannot-disaggregate"].sentence
+    assert not {"protocol-replaced", "engine-cannot-disaggregate"} & set(codes(text))
     assert not codes(LLAMA.replace("vllm@1", "sglang@1"))
 
 

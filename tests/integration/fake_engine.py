@@ -48,6 +48,7 @@ class FakeEngine:
         self.held: set[str] = set()  # KV that prefill keeps, by remote_request_id; shared with `peers`
         self.release = asyncio.Event()  # lets what hangs or is slow go on
         self.kv_use = 0.1
+        self.only_prefills = False  # whatever it is asked, as SGLang's prefill
         self.damage: dict[str, Any] = {}  # to what prefill says of its KV
         self.loaded_tokens = 0  # of KV fetched from prefill
         self.fetches = True  # or computes everything again, without a word
@@ -136,7 +137,8 @@ class FakeEngine:
         writer.write(f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\nserver: fake\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
 
     async def _answer(self, seen: Seen, writer: asyncio.StreamWriter, text: str) -> bool:
-        leg = "P" if seen.is_prefill else "D"
+        is_prefill = seen.is_prefill or self.only_prefills
+        leg = "P" if is_prefill else "D"
         for code in (400, 429, 500, 503):
             if f"{leg}{code}" in text:
                 message = f"{self.name} says {code} at http://127.0.0.1:{self.port}/v1"
@@ -151,7 +153,7 @@ class FakeEngine:
             return True
         if f"{leg}HANG" in text or f"{leg}SLOW" in text:
             await self.release.wait()
-        if seen.is_prefill:
+        if is_prefill:
             self._prefilled(seen, writer, text)
             await writer.drain()
             return True

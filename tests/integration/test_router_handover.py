@@ -11,7 +11,8 @@ import pytest
 
 from fleets.domain.protocol import RouteUnit
 from fleets.router import handover
-from fleets.router.handover import Leases, usable
+from fleets.router.handover import Leases
+from fleets.router.wires import usable
 from tests.integration.fake_engine import WORDS, engines
 from tests.integration.router_bench import chat, message, pd_unit, router, table
 

@@ -146,7 +146,9 @@ def test_a_client_cannot_send_kv_parameters() -> None:
     ask = _ask(body, "/v1/completions")
     sent = json.loads(openai.engine_body(ask, None))
     assert "kv_transfer_params" not in sent and sent["stream_options"] == {"include_usage": True, "x": 1}
-    assert json.loads(openai.engine_body(ask, {"remote_host": "ours"}))["kv_transfer_params"] == {"remote_host": "ours"}
+    assert json.loads(openai.engine_body(ask, {"kv_transfer_params": {"remote_host": "ours"}}))["kv_transfer_params"] == {
+        "remote_host": "ours"
+    }
     assert json.loads(openai.prefill_body(ask))["kv_transfer_params"]["do_remote_decode"] is True
 
 

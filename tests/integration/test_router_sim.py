@@ -15,7 +15,7 @@ from pathlib import Path
 from fleets.domain.protocol import RouteReplica, RouterTable, RouteUnit
 from fleets.domain.types import Role
 from metrics.domain.types import Metric
-from tests.integration.router_bench import MODEL, Bench, chat, message, router, table
+from tests.integration.router_bench import MODEL, Answer, Bench, chat, message, router, table
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ async def _healthy(port: int) -> None:
 
 
 @asynccontextmanager
-async def _sims(*roles: Role) -> AsyncIterator[list[Sim]]:
+async def _sims(*roles: Role, protocol: str = "vllm-nixl") -> AsyncIterator[list[Sim]]:
     made: list[Sim] = []
     try:
         for role, port in zip(roles, _free_ports(len(roles)), strict=True):
@@ -69,6 +69,8 @@ async def _sims(*roles: Role) -> AsyncIterator[list[Sim]]:
                 str(port),
                 "--role",
                 role.value,
+                "--protocol",
+                protocol,
                 "--model",
                 MODEL,
                 "--speed",
@@ -92,11 +94,11 @@ async def _sims(*roles: Role) -> AsyncIterator[list[Sim]]:
             await sim.process.wait()
 
 
-def _table(sims: Sequence[Sim], generation: int = 1) -> RouterTable:
+def _table(sims: Sequence[Sim], generation: int = 1, handover: str = "vllm-nixl") -> RouterTable:
     replicas = tuple(
         RouteReplica(f"r-{sim.port}", sim.role, "ds-flash@1", "127.0.0.1", sim.port, engine_id=f"e-{sim.port}") for sim in sims
     )
-    protocol = "none" if sims[0].role is Role.AGGREGATED else "vllm-nixl"
+    protocol = "none" if sims[0].role is Role.AGGREGATED else handover
     unit = RouteUnit(f"u-{sims[0].port}", "ds-flash@1", "ds-flash@1", "ds-flash@1", "c", True, True, protocol, replicas)
     return table(unit, generation=generation)
 
@@ -154,3 +156,46 @@ async def test_probe_through_simulated_engines(tmp_path: Path) -> None:
         assert not result.ok and f"r-{sims[0].port}" in result.detail
         assert json.loads((await bench.ask(chat("x " * 3000, stream=False))).body)["choices"]  # decode does it alone
         assert bench.counters()["reason.no-prefill"] == 1
+
+
+async def test_sglangs_legs_meet_in_their_room(tmp_path: Path) -> None:
+    """Both are sent at once; short prompts go the same way, for a decode does nothing alone. The text shows that the KV moved."""
+    protocol = "sglang-bootstrap"
+    async with (
+        _sims(Role.PREFILL, Role.DECODE, Role.AGGREGATED, protocol=protocol) as (prefill, decode, whole),
+        router(tmp_path, _table([whole])) as bench,
+    ):
+        bodies = [chat("the quick brown fox " * words, stream=stream, max_tokens=24) for words in (4, 900) for stream in (False, True)]
+        alone = [await bench.ask(body) for body in bodies]
+        bench.deltas()
+        bench.app.apply(_table([prefill, decode], generation=2, handover=protocol))
+        together = [await bench.ask(body) for body in bodies]
+        assert [answer.status for answer in together] == [200] * 4
+        for one, two in zip(alone, together, strict=True):
+            assert _words(one) == _words(two) != ""
+        batch = {"model": MODEL, "prompt": ["one two", "three four"], "max_tokens": 5}
+        answer = await bench.ask(batch, path="/v1/completions")
+        assert len({choice["text"] for choice in answer.json["choices"]}) == 2
+        counters = bench.counters()
+        assert counters["reason.remote"] >= 5 and "errors" not in counters and "kv.failed" not in counters
+        result = await bench.app.prober.probe(bench.app.stage.units[f"u-{prefill.port}"])
+        assert result.ok and set(result.engines) == {f"e-{prefill.port}", f"e-{decode.port}"}, result
+        prefill.process.kill()
+        await prefill.process.wait()
+        refused = await bench.ask(bodies[0])
+        assert refused.status in (502, 503)
+        await _until_idle(bench)
+        assert bench.app.stage.inflight == {} and bench.app.stage.replicas[f"r-{decode.port}"].running == 0
+
+
+def _words(answer: Answer) -> str:
+    if answer.headers["content-type"].startswith("text/event-stream"):
+        return answer.text
+    content: str = answer.json["choices"][0]["message"]["content"]
+    return content
+
+
+async def _until_idle(bench: Bench) -> None:
+    async with asyncio.timeout(5):
+        while bench.app.pipeline.jobs or bench.app.stage.inflight:
+            await asyncio.sleep(0.01)

@@ -26,6 +26,9 @@ FLASH_SHAPE = ModelShape(
 )
 
 
+VLLM, SGLANG = "vllm-nixl", "sglang-bootstrap"
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """One simulated engine. `gpus` are those of the whole replica; with `ranks` over 1 it waits for its followers."""
@@ -47,6 +50,7 @@ class Config:
     prefix_caching: bool = True
     max_sequences: int = 1024
     max_batched_tokens: int = 8192  # of one step
+    protocol: str = VLLM  # of the handover, as a router sees it
     lease_s: float = 30.0
     kv_load_failure: str = "fail"  # or `recompute`
     same_domain: bool = True  # whether prefill and decode share a fabric
@@ -62,6 +66,7 @@ class Config:
             "ranks": self.ranks < 1,
             "gpus": self.gpus < 1,
             "tensor_parallel": self.tensor_parallel < 1,
+            "protocol": self.protocol not in {VLLM, SGLANG},
             "kv_load_failure": self.kv_load_failure not in {"fail", "recompute"},
         }
         for name in (name for name, wrong in problems.items() if wrong):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -28,6 +28,14 @@ class RequestError(Exception):
         return orjson.dumps({"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}})
 
 
+class Room(NamedTuple):
+    """Where SGLang's prefill and decode of one prompt meet: prefill's bootstrap server, and a number there."""
+
+    host: str
+    port: int
+    number: int
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """What a client asks for, checked. `max_tokens` is None when it sets no limit."""
@@ -42,6 +50,7 @@ class Generation:
     ignore_eos: bool
     stop: tuple[str, ...]
     kv: dict[str, Any] | None
+    rooms: tuple[Room, ...]  # one for each prompt, or none
     return_token_ids: bool
 
 
@@ -70,8 +79,20 @@ def read_generation(body: bytes | bytearray, *, chat: bool, model: str, context_
         ignore_eos=data.get("ignore_eos") is True,
         stop=stops,
         kv=kv if isinstance(kv, dict) else None,
+        rooms=_rooms(data, len(prompts)),
         return_token_ids=data.get("return_token_ids") is True,
     )
+
+
+def _rooms(data: dict[str, Any], prompts: int) -> tuple[Room, ...]:
+    """SGLang's fields: single values, or lists as long as the batch."""
+    values = [data.get(f"bootstrap_{name}") for name in ("host", "port", "room")]
+    if values[2] is None:
+        return ()
+    hosts, ports, numbers = (value if isinstance(value, list) else [value] * prompts for value in values)
+    if not len(hosts) == len(ports) == len(numbers) == prompts:
+        raise RequestError(400, "bootstrap_host, bootstrap_port and bootstrap_room must be as long as the batch")
+    return tuple(Room(str(host), int(port), int(number)) for host, port, number in zip(hosts, ports, numbers, strict=True))
 
 
 def _object(body: bytes | bytearray) -> dict[str, Any]:

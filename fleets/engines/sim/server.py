@@ -14,9 +14,9 @@ import orjson
 from denvweb.core.errors import InvalidError
 from fleets.domain.hardware import GPUS
 from fleets.domain.timing import kv_transfer_s, memory_fit
-from fleets.domain.types import Faults
+from fleets.domain.types import Faults, Role
 from fleets.engines.sim.answer import Answer, StreamAnswer, WholeAnswer
-from fleets.engines.sim.config import Config
+from fleets.engines.sim.config import SGLANG, Config
 from fleets.engines.sim.faults import FaultBox
 from fleets.engines.sim.gang import Gang
 from fleets.engines.sim.http import Connection, Reply, Request
@@ -24,7 +24,7 @@ from fleets.engines.sim.metrics import Metrics
 from fleets.engines.sim.openai import Generation, RequestError, read_generation
 from fleets.engines.sim.pool import KvPool
 from fleets.engines.sim.scheduler import Scheduler
-from fleets.engines.sim.sequence import Phase, Sequence
+from fleets.engines.sim.sequence import Phase, Remote, Sequence
 from fleets.engines.sim.tokens import count
 from fleets.engines.sim.transfer import Fetcher, LeaseBook, SideChannel, remote_from
 
@@ -221,10 +221,24 @@ class Engine:
             keep_kv=kv.get("do_remote_decode") is True,
             remote=remote_from(kv) if kv.get("do_remote_prefill") is True else None,
         )
-        if sequence.keep_kv:
+        if self.config.protocol == SGLANG and self.config.role is not Role.AGGREGATED:
+            self._meet(sequence, want, index)
+        elif sequence.keep_kv:
             middle = "" if want.chat else "-0"
             self._lease_names[sequence] = f"{answer.id}{middle}-{uuid.uuid4().hex[:8]}"
         return sequence
+
+    def _meet(self, sequence: Sequence, want: Generation, index: int) -> None:
+        """SGLang: prefill says one token and keeps the KV for its room, decode waits for it there, and neither works without one."""
+        if not want.rooms:
+            raise RequestError(400, "Disaggregated request received without bootstrap room id")
+        host, port, number = want.rooms[index // want.choices]
+        name = f"room-{number + index % want.choices}"
+        if self.config.role is Role.PREFILL:
+            sequence.max_tokens, sequence.min_tokens, sequence.keep_kv = 1, 0, True
+            self._lease_names[sequence] = name
+        else:
+            sequence.remote = Remote(host, port, "", name, blocks=(), tokens=0, tensor_parallel=0, cached_tokens=0)
 
     def _gone(self, answer: Answer) -> None:
         for sequence in answer.sequences:
@@ -246,7 +260,7 @@ class Engine:
 
     def _kv_params(self, sequence: Sequence) -> dict[str, Any] | None:
         """What a router passes on to decode, word for word as vLLM's NixlConnector says it."""
-        if not sequence.keep_kv:
+        if not sequence.keep_kv or self.config.protocol == SGLANG:
             return None
         blocks = sequence.blocks[: -(-sequence.prompt_tokens // self.config.block_tokens)]
         return {

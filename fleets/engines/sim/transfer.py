@@ -9,6 +9,8 @@ The side channel speaks lines of JSON, and raw blocks behind the reply to `pull`
 `hold` takes the lease off its timer for as long as the connection stands: the connection is the heartbeat, and a decode that dies
 or gives up frees the blocks by closing it. A lease can be held once.
 
+SGLang's decode says `meet` and a room instead of `hold`, waits there until prefill is done, and is told the blocks.
+
 As with vLLM nothing but the engine's identity is looked at: who names blocks without a lease, because it is over or was never his,
 reads whatever lies there now, and his answer is wrong without a sign.
 """
@@ -31,6 +33,7 @@ from fleets.engines.sim.sequence import Sequence as Running
 
 CONNECT_S = 5.0
 REPLY_S = 10.0
+MEET_S = 300.0  # SGLang's bootstrap timeout
 _LINE_LIMIT = 2**20
 
 
@@ -52,6 +55,7 @@ class LeaseBook:
     def __init__(self, pool: KvPool, metrics: Metrics, lease_s: float, on_change: Callable[[], None]) -> None:
         self._pool, self._metrics, self._lease_s, self._on_change = pool, metrics, lease_s, on_change
         self._open: dict[str, Lease] = {}
+        self._awaited: dict[str, asyncio.Event] = {}
         self.held = 0
 
     def __len__(self) -> int:
@@ -61,6 +65,21 @@ class LeaseBook:
         """Keep references to `blocks` until somebody fetches them."""
         timer = asyncio.get_running_loop().call_later(self._lease_s, self._expire, request_id)
         self._open[request_id] = Lease(blocks, timer)
+        if event := self._awaited.get(request_id):
+            event.set()
+
+    async def met(self, request_id: str) -> Lease | None:
+        """The lease of a request that may not be computed yet; None when it does not come in time."""
+        if request_id not in self._open:
+            event = self._awaited[request_id] = asyncio.Event()
+            try:
+                async with asyncio.timeout(MEET_S):
+                    await event.wait()
+            except TimeoutError:
+                return None
+            finally:
+                del self._awaited[request_id]
+        return self.hold(request_id)
 
     def hold(self, request_id: str) -> Lease | None:
         """Take the lease off its timer for its one fetch; None when there is none, or not any more."""
@@ -109,12 +128,17 @@ class SideChannel:
         lease: Lease | None = None
         try:
             hello = await _read_line(reader)
-            if hello.get("engine_id") != self._engine_id:
+            meets, request_id = hello.get("op") == "meet", str(hello.get("request_id"))
+            if not meets and hello.get("engine_id") != self._engine_id:
                 _write_line(writer, {"ok": False, "error": "no such engine here"})
                 return
-            lease = self._book.hold(str(hello.get("request_id")))
+            lease = await self._book.met(request_id) if meets else self._book.hold(request_id)
+            if lease is None and meets:
+                _write_line(writer, {"ok": False, "error": "prefill has not come to the room in time"})
+                return
             self._metrics.after_expiry += lease is None
-            _write_line(writer, {"ok": True, "shards": self._pool.shards, "block_bytes": self._pool.block_bytes})
+            terms = {"ok": True, "shards": self._pool.shards, "block_bytes": self._pool.block_bytes}
+            _write_line(writer, terms | ({"blocks": lease.blocks} if meets and lease else {}))
             while (order := await _read_line(reader)).get("op") == "pull":
                 self._send(writer, [int(block) for block in order.get("blocks", [])])
                 await writer.drain()
@@ -181,10 +205,12 @@ class Fetcher:
                 async with asyncio.timeout(CONNECT_S):  # not wait_for: before Python 3.12 it can swallow a cancellation
                     reader, writer = await asyncio.open_connection(remote.host, remote.port)
                 opened = writer
-                _write_line(writer, {"op": "hold", "engine_id": remote.engine_id, "request_id": remote.request_id})
-                terms = await self._answer(reader)
+                op = "hold" if remote.engine_id else "meet"
+                _write_line(writer, {"op": op, "engine_id": remote.engine_id, "request_id": remote.request_id})
+                terms = await self._answer(reader, REPLY_S if remote.engine_id else MEET_S)
+                blocks = remote.blocks if remote.engine_id else tuple(terms["blocks"])
                 await self._placed[sequence].wait()
-                await self._pull(sequence, remote, reader, writer, int(terms["shards"]), int(terms["block_bytes"]))
+                await self._pull(sequence, blocks, reader, writer, int(terms["shards"]), int(terms["block_bytes"]))
                 _write_line(writer, {"op": "done"})
             except (OSError, ValueError, KeyError, asyncio.TimeoutError, asyncio.IncompleteReadError, TransferError) as error:
                 self._on_failed(sequence, f"KV from {remote.host}:{remote.port} did not come: {error or type(error).__name__}")
@@ -197,14 +223,20 @@ class Fetcher:
                 opened.close()
 
     async def _pull(
-        self, sequence: Running, remote: Remote, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, shards: int, block_bytes: int
+        self,
+        sequence: Running,
+        blocks: Sequence[int],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        shards: int,
+        block_bytes: int,
     ) -> None:
         """The blocks that this engine does not know yet, in its own layout."""
         started_s = self._clock()
         known = sequence.computed // self._pool.block_tokens
-        wanted = remote.blocks[known : len(sequence.blocks)]
-        if len(remote.blocks) < len(sequence.blocks):
-            raise TransferError(f"it has {len(remote.blocks)} blocks, the prompt takes {len(sequence.blocks)}")
+        wanted = blocks[known : len(sequence.blocks)]
+        if len(blocks) < len(sequence.blocks):
+            raise TransferError(f"it has {len(blocks)} blocks, the prompt takes {len(sequence.blocks)}")
         if block_bytes != self._pool.block_bytes or self._faults.kv_fails():
             raise TransferError("its blocks are of another size" if block_bytes != self._pool.block_bytes else "fault")
         _write_line(writer, {"op": "pull", "blocks": wanted})
@@ -231,8 +263,8 @@ class Fetcher:
         self._metrics.external_queries += sequence.prompt_tokens - sequence.computed
         self._metrics.external_hits += sequence.prompt_tokens - sequence.computed
 
-    async def _answer(self, reader: asyncio.StreamReader) -> dict[str, Any]:
-        async with asyncio.timeout(REPLY_S):
+    async def _answer(self, reader: asyncio.StreamReader, deadline_s: float = REPLY_S) -> dict[str, Any]:
+        async with asyncio.timeout(deadline_s):
             reply = await _read_line(reader)
         if not reply.get("ok"):
             raise TransferError(str(reply.get("error", "refused")))
