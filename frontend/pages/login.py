@@ -11,6 +11,7 @@ from django.contrib.auth.forms import AuthenticationForm
 from django.http import HttpRequest, HttpResponse
 
 from denvweb.throttle import take
+from frontend.accounts.sessions import session_note
 from metrics.services import refusal_append
 
 
@@ -28,6 +29,12 @@ class LoginView(views.LoginView):
         unbound = AuthenticationForm(request)  # a bound one would try the password
         response = self.render_to_response(self.get_context_data(form=unbound, wait_s=math.ceil(wait_s)), status=429)
         response.headers["Retry-After"] = str(math.ceil(wait_s))
+        return response
+
+    def form_valid(self, form: AuthenticationForm) -> HttpResponse:
+        """Signed in; the session notes where that was."""
+        response = super().form_valid(form)
+        session_note(self.request)
         return response
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
