@@ -36,7 +36,7 @@ test: setup-test lint types  ## everything that must hold: lint, types, tests
 
 test-vllm: setup-test  ## denv with real vLLM engines on this machine's CPU (2.7 GB into build/vllm)
 	@sh tests/vllm/setup.sh build/vllm
-	$(BIN)/pytest -s tests/vllm tests/integration/test_engine_contract.py
+	DENV_TEST_VLLM_FORM=full $(BIN)/pytest -s --durations=12 tests/vllm tests/integration/test_engine_contract.py
 
 lint: setup-test  ## ruff, import rules, missing migrations
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""How the suite is spread over its two workers."""
+"""How the suite is spread over its two workers, and what its last lines say."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.vllm.lane import sentence
+
 # These start a whole denv. Two of them at once would starve each other on two cores, so one worker runs them one after another.
-_WHOLE_INSTANCES = ("tests/chaos/", "tests/e2e/test_demo", "tests/e2e/test_kills", "tests/e2e/test_rollouts")
+_WHOLE_INSTANCES = ("tests/chaos/", "tests/e2e/test_demo", "tests/e2e/test_kills", "tests/e2e/test_rollouts", "tests/vllm/")
 
 
 class OneInstanceAtATime(LoadScopeScheduling):  # type: ignore[misc]  # xdist's base class is untyped
@@ -20,3 +22,8 @@ class OneInstanceAtATime(LoadScopeScheduling):  # type: ignore[misc]  # xdist's 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneInstanceAtATime:
     """xdist's own hook for this."""
     return OneInstanceAtATime(config, log)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Whether real engines had a part in this run is never left open."""
+    terminalreporter.write_line(sentence())

@@ -10,25 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.instance import ROOT
+from tests.vllm.lane import FOLDER, runs
 from tests.vllm.world import Lab, Tools
 
-FOLDER = Path(os.environ.get("DENV_TEST_VLLM", ROOT / "build" / "vllm"))
 HERE = Path(__file__).parent
-PRESENT = (FOLDER / ".complete").is_file()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Without vLLM's environment these tests are not there; the end of the run says so."""
-    return True if not PRESENT and collection_path.name.startswith("test_") and collection_path.parent == HERE else None
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Said at the end of every run that came by this folder."""
-    if PRESENT:
-        terminalreporter.write_line(f"vLLM lane: run, with {FOLDER}")
-    else:
-        terminalreporter.write_line(f"vLLM lane: NOT run, because {FOLDER} is not set up; `make test-vllm` does that and runs it")
+    """What this run leaves out is not there; the end of the run says so."""
+    mine = collection_path.parent == HERE and collection_path.name.startswith("test_")
+    return True if mine and not runs(collection_path.name) else None
 
 
 @pytest.fixture(scope="session")
