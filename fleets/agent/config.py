@@ -121,6 +121,7 @@ class Config:
         parse=parse_engine_command,
         metavar="ENGINE=COMMAND",
     )
+    weights_dir: str = _flag("where weights of hf:// are kept (default: the hub's own cache)", "", metavar="DIR")
     speed: float = _flag("how many times faster than real hardware simulated engines run", 1.0, metavar="FACTOR")
     hung_after_s: float = _flag(
         "an engine that was ready and answers nothing for so long is replaced; 0: never", SILENT_S, metavar="SECONDS"

@@ -23,9 +23,10 @@ from fleets.agent.launchers.base import Launcher
 from fleets.agent.processes import Marked
 from fleets.agent.ranks import Run
 from fleets.agent.redact import redact
+from fleets.agent.weights.store import WeightsStatus, WeightsStore
 from fleets.domain.protocol import NodeFacts, NodeSnapshot, RankReport
 from fleets.domain.stall import SILENT_S
-from fleets.domain.types import RankState
+from fleets.domain.types import RankDesired, RankState
 from fleets.engines.base import LaunchCommand, with_program
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class EngineTools:
     gate: StartGate
     speed: float = 1.0
     programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # this node's own commands by engine
+    weights: WeightsStore | None = None  # None: engines find them themselves
     hung_after_s: float = SILENT_S  # of silence of an engine that was ready; 0: never
 
 
@@ -69,6 +71,8 @@ class RankKeeper:
         self._places: dict[str, Callable[[], None]] = {}  # of the start gate, by rank id
         self._gauges: dict[str, dict[str, float]] = {}
         self._look = asyncio.Event()  # something may be to do
+        if tools.weights is not None:
+            tools.weights.subscribe(self._look.set)
         self._acted_s = 0.0  # when `act` last looked: what came due since then must not be waited for in vain
 
     def take(self, snapshot: NodeSnapshot) -> None:
@@ -92,6 +96,7 @@ class RankKeeper:
     def act(self) -> None:
         """Do what the difference between wanted and running asks for now."""
         now_s = self._acted_s = time.monotonic()
+        self._see_to_weights(now_s)
         for action in diff(self.runs, now_s, self._starting):
             run = self.runs[action.rank_id]
             match action:
@@ -120,7 +125,7 @@ class RankKeeper:
                 engine_id=run.engine_id if run.process else "",
                 restarts=run.restarts,
                 since_s=round(now_s - run.since_s, 1),
-                detail=run.detail or waiting_for(run, self.runs),
+                detail=self._fetch_sentence(run) or run.detail or waiting_for(run, self.runs),
                 hung_engine=run.hung_engine,
                 gauges=self._gauges.get(run.rank_id, {}),
             )
@@ -128,6 +133,24 @@ class RankKeeper:
         )
 
     # ---- starting ----
+
+    def _see_to_weights(self, now_s: float) -> None:
+        """Have the weights come of every rank that will be started: also while it waits for its gang, so that all have theirs then."""
+        for run in list(self.runs.values()):
+            starts = run.process is None and run.rank_id not in self._starting and not run.failed
+            if starts and run.spec.desired in (RankDesired.HOLD, RankDesired.RUN):
+                status = self._weights(run)
+                told = ranks.weights_told(run, ready=status.ready, failed=status.failed, now_s=now_s)
+                if told is not run:
+                    self._set(told)
+
+    def _weights(self, run: Run) -> WeightsStatus:
+        if self._tools.weights is None or self._facts.simulated:
+            return WeightsStatus(ready=True)
+        return self._tools.weights.want(run.spec.engine.weights, {})
+
+    def _fetch_sentence(self, run: Run) -> str:
+        return self._tools.weights.status(run.spec.engine.weights).sentence if run.fetching and self._tools.weights else ""
 
     async def _start(self, rank_id: str) -> None:
         """Start one engine when the gate has a place for it, if it is still wanted then."""
@@ -165,6 +188,8 @@ class RankKeeper:
     def _command(self, run: Run, engine_id: str) -> LaunchCommand:
         adapter = self._tools.adapter_for(run.spec.engine.engine, self._facts.simulated)
         spec = replace(run.spec, gpus=self._devices(run.spec.gpus))
+        if path := self._weights(run).path:  # where they are, so that every engine finds them, and asks no hub
+            spec = replace(spec, engine=replace(spec.engine, weights=f"file://{path}"))
         if len(spec.gpus) < len(run.spec.gpus):
             raise UnavailableError(f"of GPU {', '.join(map(str, run.spec.gpus))} not all are on the bus")
         command = adapter.command(spec, speed=self._tools.speed, engine_id=engine_id)

@@ -25,6 +25,7 @@ from fleets.agent.link import ControlLink, PokeListener
 from fleets.agent.loop import NodeLoop
 from fleets.agent.nodes import plan_nodes
 from fleets.agent.processes import Marked
+from fleets.agent.weights.store import WeightsStore, default_cache
 from fleets.engines.base import adapter_for
 
 log = logging.getLogger(__name__)
@@ -43,8 +44,17 @@ class Agent:
         self._client = HttpClient()
         self._link = ControlLink(config.control, self._client)
         self._launcher = ProcessLauncher()
+        self._weights = WeightsStore(Path(config.weights_dir) if config.weights_dir else default_cache())
         tools = EngineTools(
-            self._state_path, self._client, self._launcher, adapters, StartGate(), config.speed, config.programs, config.hung_after_s
+            state_path=self._state_path,
+            client=self._client,
+            launcher=self._launcher,
+            adapter_for=adapters,
+            gate=StartGate(),
+            speed=config.speed,
+            programs=config.programs,
+            hung_after_s=config.hung_after_s,
+            weights=self._weights,
         )
         self._rejoining = asyncio.Lock()
         self._refused_token = ""
@@ -81,6 +91,7 @@ class Agent:
                 group.create_task(self._sweep_forever())
         finally:
             await asyncio.gather(*(node.close(stop_engines=self._config.stop_engines_on_exit) for node in self.nodes.values()))
+            await self._weights.close()
             self._launcher.close()
             self._client.close()
 

@@ -1,6 +1,6 @@
 """One rank on this node, and how events change it. Pure: each function takes a `Run` and gives the next one.
 
-    CLAIMED -> STARTING -> READY -> (DRAINING) -> STOPPED -> forgotten
+    (FETCHING) -> CLAIMED -> STARTING -> READY -> (DRAINING) -> STOPPED -> forgotten
                   |          |
                   +-- died --+--> BACKOFF -> STARTING ... -> FAILED
 
@@ -51,6 +51,7 @@ class Run:
     gang_deaths: int = 0  # those of them that were another rank's fault
     next_start_s: float = 0.0
     failed: bool = False
+    fetching: bool = False  # its weights are on their way
     term_s: float | None = None  # when SIGTERM went out
     killed: bool = False
     kill_reason: str = ""
@@ -65,7 +66,7 @@ class Run:
     @property
     def wanted(self) -> bool:
         """Whether a dead one is to be started (again)."""
-        return self.spec.desired is RankDesired.RUN and not self.failed
+        return self.spec.desired is RankDesired.RUN and not self.failed and not self.fetching
 
     @property
     def restarts(self) -> int:
@@ -83,6 +84,8 @@ def _state(run: Run) -> RankState:
         return RankState.STOPPED
     if run.failed:
         return RankState.FAILED
+    if run.fetching:
+        return RankState.FETCHING
     return RankState.BACKOFF if run.deaths else RankState.CLAIMED
 
 
@@ -115,6 +118,13 @@ def launched(run: Run, process: ProcessIdentity, engine_id: str, now_s: float, l
 def adopted(run: Run, process: ProcessIdentity, engine_id: str, now_s: float) -> Run:
     """A process of an earlier agent was found running for it, though the state on disk does not know."""
     return launched(run, process, engine_id, now_s)
+
+
+def weights_told(run: Run, *, ready: bool, failed: str, now_s: float) -> Run:
+    """Its weights are there, on their way, or (`failed`, the reason) will not come."""
+    if failed and not run.failed:
+        return _settled(replace(run, fetching=False, failed=True, detail=failed), now_s)
+    return run if run.fetching is not ready else _settled(replace(run, fetching=not ready), now_s)
 
 
 def became_ready(run: Run, now_s: float) -> Run:

@@ -38,5 +38,5 @@ def replica_state(desired: RankDesired, ranks: Sequence[RankFact]) -> ReplicaSta
 
 
 def gang_complete(ranks: Sequence[RankFact]) -> bool:
-    """Whether every node of the gang has taken its rank up, so that all may start together."""
-    return all(rank.state is not None for rank in ranks)
+    """Whether every node of the gang has taken its rank up and has its weights, so that all may start together."""
+    return all(rank.state not in (None, RankState.FETCHING) for rank in ranks)

@@ -43,6 +43,7 @@ class RankState(StrEnum):
     """What an agent says of a rank."""
 
     CLAIMED = "claimed"  # the snapshot with it was read, and its GPUs are kept for it
+    FETCHING = "fetching"  # the same, while its weights are on their way to the node
     STARTING = "starting"  # the process runs, and is not ready yet
     READY = "ready"  # the engine says that it can serve (a follower: its gang is complete)
     DRAINING = "draining"  # it takes nothing new

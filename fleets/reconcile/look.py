@@ -126,9 +126,11 @@ def _look_at_replica(replica: Replica, needs: Needs, now: datetime) -> None:
         needs.failed = f"{name} gave up before it was ever ready{said}"
     elif replica.desired == RankDesired.HOLD and gang_complete(facts_of(list(replica.ranks.all()))):
         needs.start.append(replica)
-    elif replica.desired == RankDesired.HOLD and waited_s >= HOLD_DEADLINE_S:
+    elif replica.desired == RankDesired.HOLD and waited_s >= HOLD_DEADLINE_S and any(rank.state is None for rank in replica.ranks.all()):
         nodes = ", ".join(rank.node_id for rank in replica.ranks.all() if rank.state is None)
         needs.failed = f"{name} waits for {nodes} to take up its rank, for over {HOLD_DEADLINE_S:.0f} s"
+    elif any(rank.state == RankState.FETCHING for rank in replica.ranks.all()):
+        return  # the agents see to it that a fetch which stands still ends
     elif state is not ReplicaState.READY and replica.ready_at is None and waited_s >= START_DEADLINE_S:
         needs.failed = f"{name} was not ready within {START_DEADLINE_S:.0f} s{said}"
 

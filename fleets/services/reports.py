@@ -216,6 +216,8 @@ def _react(turned: Mapping[str, RankState | None], now: datetime) -> set[str]:
         if state in _LISTED or _state_before(replica, turned) in _LISTED:
             changed.add(replica.unit.stage)
         ranks = list(replica.ranks.all())
+        if any(turned.get(rank.id) is RankState.FETCHING for rank in ranks):  # the time to start counts from when the weights are there
+            Replica.objects.filter(id=replica.id, desired=RankDesired.RUN).update(desired_at=now)
         if replica.desired == RankDesired.HOLD and gang_complete(facts_of(ranks)):
             gang_start(replica=replica, now=now)
         elif state is ReplicaState.READY and replica.ready_at is None:

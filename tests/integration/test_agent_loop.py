@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import signal
 import stat
@@ -20,6 +21,7 @@ from denvweb.local.embedded import free_port
 from fleets.agent import cleanup, diff, processes, ranks, state
 from fleets.agent.config import Config, parse_config
 from fleets.agent.main import Agent
+from fleets.domain.protocol import RankSpec
 from fleets.domain.types import RankDesired, RankState
 from tests.agent_fakes import STUBBORN, FakeControl, rank, shell_adapter_for
 
@@ -330,3 +332,22 @@ def test_a_boot_of_the_machine_ends_what_ran(tmp_path: Path) -> None:
     state.save(tmp_path, state.NodeState(node=NODE, credential="c.s", boot_id="before", runs={"k-1": run}))
     kept = state.load(tmp_path, NODE, "now")
     assert (kept.runs, kept.credential) == ({}, "c.s")
+
+
+async def test_an_engine_starts_from_weights_whose_digest_is_right_and_from_no_others(control: FakeControl, tmp_path: Path) -> None:
+    model = tmp_path / "model.safetensors"
+    model.write_bytes(b"weights")
+    digest = hashlib.sha256(b"weights").hexdigest()[:16]
+
+    def of(name: str, pin: str, gpu: int) -> RankSpec:
+        spec = rank(name, "sh -c 'echo ready; exec sleep 600'", gpus=(gpu,), port=29000 + 8 * gpu)
+        return replace(spec, engine=replace(spec.engine, weights=f"file://{model}@sha256-{pin}"))
+
+    flags = ["--token", "join-1.secret", "--gpus", "2", "--gpu-kind", "GB200", "--name", "n1"]
+    async with agent_on(config_of(control, tmp_path, *flags)):
+        control.want("n1", of("k-1", digest, 0), of("k-2", "0" * 16, 1))
+        await control.until_state("k-1", RankState.READY)
+        failed = await control.until_state("k-2", RankState.FAILED)
+        assert failed.detail == f"the weights at {model} are others than the release names: sha256-{digest}, not sha256-{'0' * 16}"
+        control.want("n1")
+        await control.until(lambda: control.rank("k-1") is None)

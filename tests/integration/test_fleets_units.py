@@ -10,6 +10,7 @@ import pytest
 from django.db import connection
 
 from denvweb.core.errors import ConflictError, NotFoundError
+from fleets.domain.protocol import RankReport
 from fleets.domain.types import RankDesired, RankState, Role
 from fleets.domain.views import ReplicaState
 from fleets.models import GpuClaim, Rank, Replica, Unit
@@ -249,3 +250,43 @@ def test_units_of_two_stages_share_a_domain() -> None:
     assert world.view(world.units()[0]).complete
     assert world.view(world.units(stage="llama/prod")[0], stage="llama/prod").complete
     assert GpuClaim.objects.count() == 12
+
+
+def test_a_gang_waits_for_the_weights_of_all_its_nodes_and_its_time_to_start_counts_from_then() -> None:
+    world = World(domains=1)
+    unit = world.unit()
+    world.sync()
+    decode = Replica.objects.get(role=Role.DECODE)
+    slow = decode.ranks.order_by("index").last()
+    assert slow is not None
+    agent = world.agents[slow.node_id]
+    said = "weights 43% (12 GB of 28 GB), about 3 min"
+    agent.states[slow.id] = RankReport(slow.id, RankState.FETCHING, detail=said)
+    world.settle()
+    for _ in range(5):
+        world.tick(200)
+    view = world.view(unit)
+    assert not view.failed
+    assert said in view.detail
+    assert Replica.objects.get(role=Role.DECODE).desired == RankDesired.HOLD
+    agent.states.clear()
+    world.settle()
+    assert world.view(unit).complete
+
+
+def test_a_replica_of_one_node_has_its_time_to_start_from_when_its_weights_are_there() -> None:
+    world = World(domains=1)
+    unit = world.unit()
+    world.sync()
+    rank = Replica.objects.filter(role=Role.PREFILL)[0].ranks.get()
+    agent = world.agents[rank.node_id]
+    agent.states[rank.id] = RankReport(rank.id, RankState.FETCHING)
+    for _ in range(8):
+        world.tick(100)
+    assert not world.view(unit).failed
+    agent.states[rank.id] = RankReport(rank.id, RankState.STARTING)
+    for _ in range(5):
+        world.tick(100)
+    assert not world.view(unit).failed
+    world.tick(200)
+    assert "was not ready within 600 s" in world.view(unit).detail
