@@ -44,6 +44,8 @@ class Fleet(models.Model):
     frozen = models.TextField(blank=True)  # why nothing is healed here now
     watched_at = models.DateTimeField(null=True, blank=True)  # of the last pass over its nodes
     watched_since = models.DateTimeField(null=True, blank=True)  # without a gap, and hearing at least one node of any fleet
+    deaf_since = models.DateTimeField(null=True, blank=True)  # since when no node of any fleet is heard, while somebody listened
+    thawed_until = models.DateTimeField(null=True, blank=True)  # an operator said that silence is to be acted on, up to then
     created_at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:

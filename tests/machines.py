@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -134,6 +134,7 @@ class Bridge:
         self._loop = asyncio.new_event_loop()
         self._listens = threading.Event()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._broken = False
 
     @contextmanager
     def carrying(self) -> Iterator[Bridge]:
@@ -158,7 +159,24 @@ class Bridge:
             writer.transport.abort()
         await asyncio.gather(*(task for task in asyncio.all_tasks() if task is not asyncio.current_task()), return_exceptions=True)
 
+    @contextmanager
+    def broken(self) -> Iterator[None]:
+        """Carries nothing while the block runs: what is open ends, what is new is cut off."""
+        self._loop.call_soon_threadsafe(self._break)
+        try:
+            yield
+        finally:
+            self._broken = False
+
+    def _break(self) -> None:
+        self._broken = True
+        for writer in self._writers:
+            writer.transport.abort()
+
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._broken:
+            writer.transport.abort()
+            return
         try:
             there, to = await asyncio.open_connection("127.0.0.1", self.port)
         except OSError:
@@ -181,10 +199,12 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.close()
 
 
-def agent_argv(machine: Machine, *, fleet: str, nodes: int, gpus: int, port: int, port_base: int, token: str, state: Path) -> list[str]:
+def agent_argv(
+    machine: Machine, *, fleet: str, nodes: int, gpus: int, port: int, port_base: int, token: str, state: Path, more: Sequence[str] = ()
+) -> list[str]:
     """The agent of one node of a simulated fleet, on its machine."""
     suffix = f"d01-n{machine.number:02d}"
     machine.name = f"{fleet}-{suffix}"
     simulated = f"fleet={fleet},kind=GB200,domains=1,nodes={nodes},gpus={gpus},span,only={suffix}"
     argv = [sys.executable, "-m", "fleets.agent.main", "--control", f"http://{machine.gateway}:{port}", "--token", token]
-    return [*argv, "--state-dir", str(state), "--simulated", simulated, "--host", machine.address, "--port-base", str(port_base)]
+    return [*argv, "--state-dir", str(state), "--simulated", simulated, "--host", machine.address, "--port-base", str(port_base), *more]

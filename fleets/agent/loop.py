@@ -150,6 +150,9 @@ class NodeLoop:
             self._sync_due.set()
             return
         self._facts_told = True
+        if self._kept.boot != self._boot:
+            self._kept = replace(self._kept, boot=self._boot)
+            self._save(durable=True)
         if not snapshot.unchanged:
             self._take(snapshot)
 
@@ -196,6 +199,7 @@ class NodeLoop:
             facts=None if self._facts_told else self.facts,
             gpus=self._gpus,
             ranks=self.keeper.reports(),
+            succeeds=self._kept.boot,
         )
 
     def _save(self, *, durable: bool = False) -> None:

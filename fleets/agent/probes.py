@@ -25,6 +25,7 @@ _PROBE_TIMEOUT_S = 2.0
 _SCRAPE_EVERY_S = 5.0
 _LIVE_EVERY_S = 2.0
 _LIVE_TIMEOUT_S = 4.0  # a machine that starts large engines is slow for seconds
+_LOOKS = 5  # that fit into the time after which silence is a hang, each with twice its period to answer
 
 GaugeMapper = Callable[[str], dict[str, float]]  # an engine's metrics page to our names
 
@@ -63,12 +64,14 @@ async def watch(client: HttpClient, what: Watch, *, ready: bool) -> None:
 
 async def _live_forever(client: HttpClient, what: Watch) -> None:
     """Tell once when it answers nothing any more. Any answer is a sign of life: whether it is well is for its readiness to say."""
+    every_s = min(_LIVE_EVERY_S, what.hung_after_s / _LOOKS)
+    timeout_s = min(_LIVE_TIMEOUT_S, 2 * every_s)
     pulse = None
     while not (pulse and (why := silence(pulse, what.hung_after_s))):
-        await asyncio.sleep(_LIVE_EVERY_S)
+        await asyncio.sleep(every_s)
         answered = True
         try:
-            await client.request("GET", what.base_url + what.command.ready_path, timeout_s=_LIVE_TIMEOUT_S)
+            await client.request("GET", what.base_url + what.command.ready_path, timeout_s=timeout_s)
         except UnavailableError:
             answered = False
         pulse = look(pulse, now_s=time.monotonic(), answered=answered)

@@ -26,6 +26,7 @@ class NodeState:
     credential: str = ""  # `id.secret`
     snapshot: NodeSnapshot | None = None
     boot_id: str = ""  # the machine's boot that the pids and times of `runs` belong to
+    boot: str = ""  # of the agent process whose report was last taken; of this boot of the machine
     runs: dict[str, Run] = field(default_factory=dict)  # by rank id
 
 
@@ -42,8 +43,9 @@ def log_path(state_path: Path, rank_id: str) -> Path:
 def load(state_path: Path, node: str, boot_id: str) -> NodeState:
     """The state on disk without the runs of an earlier boot; an empty one when there is none or it cannot be read."""
     state = _read(node_path(state_path, node)) or NodeState(node=node)
-    runs = state.runs if state.boot_id == boot_id else {}
-    return NodeState(node=node, credential=state.credential, snapshot=state.snapshot, boot_id=boot_id, runs=runs)
+    same = state.boot_id == boot_id  # not a disk that was copied to another machine
+    runs, boot = (state.runs, state.boot) if same else ({}, "")
+    return NodeState(node=node, credential=state.credential, snapshot=state.snapshot, boot_id=boot_id, boot=boot, runs=runs)
 
 
 def load_all(state_path: Path) -> Iterator[NodeState]:

@@ -125,6 +125,7 @@ class AgentReport:
     gpus: tuple[GpuReport, ...] = ()
     ranks: tuple[RankReport, ...] = ()
     version: int = PROTOCOL_VERSION
+    succeeds: str = ""  # the boot whose state folder this process took over, under its lock: that one is dead
 
 
 @dataclass(frozen=True, slots=True)

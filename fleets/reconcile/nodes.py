@@ -41,8 +41,12 @@ def _drained(now: datetime) -> None:
 def _watch(now: datetime, *, deaf: bool) -> None:
     """Note since when silence means something. After a gap between passes, or while no node at all is heard, it was us."""
     gap = Q(watched_at=None) | Q(watched_at__lt=now - timedelta(seconds=WATCH_GAP_S))
-    (Fleet.objects.all() if deaf else Fleet.objects.filter(gap)).update(watched_since=now)
-    Fleet.objects.update(watched_at=now)
+    if deaf:
+        Fleet.objects.filter(gap | Q(deaf_since=None)).update(deaf_since=now)
+        Fleet.objects.update(watched_since=now, watched_at=now)
+    else:
+        Fleet.objects.filter(gap).update(watched_since=now)
+        Fleet.objects.update(deaf_since=None, watched_at=now)
 
 
 def _fleet_look(fleet: Fleet, silent: Sequence[Node], now: datetime) -> None:
@@ -50,7 +54,8 @@ def _fleet_look(fleet: Fleet, silent: Sequence[Node], now: datetime) -> None:
     lost = [node.name for node in silent if node_state(_ago_s(node.last_report_at, now), watched_s) is NodeState.LOST]
     total = Node.objects.filter(domain__fleet=fleet).count()
     trips = guard_trips(silent=len(silent), nodes=total)
-    if trips and lost:
+    deaf_s = _ago_s(fleet.deaf_since, now) or 0.0
+    if trips and (lost or (silent and deaf_s >= LOST_AFTER_S - SUSPECT_AFTER_S)):
         _freeze(fleet.name, guard_sentence(fleet=fleet.name, silent=len(silent), nodes=total))
     elif not trips:
         _thaw(fleet.name)

@@ -80,7 +80,7 @@ def refuse_stranger(node: Node, report: AgentReport, now: datetime) -> None:
     """Raise when the report is another node's, or another agent process of this node reported a moment ago."""
     if report.node != node.name:
         raise ForbiddenError(f"This credential is {node.name}'s; it may not report for {report.node}.", code="other-node")
-    if not node.boot or report.boot == node.boot or node.last_report_at is None:
+    if not node.boot or node.boot in (report.boot, report.succeeds) or node.last_report_at is None:
         return
     ago_s = (now - node.last_report_at).total_seconds()
     if ago_s < SECOND_BOOT_WITHIN_S:
@@ -126,10 +126,11 @@ def _compare_facts(node: Node, facts: NodeFacts, news: News) -> None:
 def _compare_rank(rank: Rank, said: RankReport, news: News, now: datetime) -> None:
     turned = (rank.state, rank.engine_id) != (said.state, said.engine_id)
     detail = said.detail[-_DETAIL_MAX:]
-    known = not said.hung_engine or said.hung_engine == rank.hung_engine
-    if not turned and known and (rank.detail, rank.restarts, rank.pid, rank.gauges) == (detail, said.restarts, said.pid, said.gauges):
+    # Agents go on naming the last one; it is news while it is the one that is known here.
+    hung = said.hung_engine not in ("", rank.hung_engine) and said.hung_engine == rank.engine_id
+    if not turned and not hung and (rank.detail, rank.restarts, rank.pid, rank.gauges) == (detail, said.restarts, said.pid, said.gauges):
         return
-    if said.hung_engine and said.hung_engine != rank.hung_engine:
+    if hung:
         news.hung[rank.id], rank.hung_engine = detail.partition(";")[0], said.hung_engine
     if turned:
         news.turned[rank.id] = _known(rank)
