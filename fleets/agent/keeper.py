@@ -127,6 +127,7 @@ class RankKeeper:
                 since_s=round(now_s - run.since_s, 1),
                 detail=self._fetch_sentence(run) or run.detail or waiting_for(run, self.runs),
                 hung_engine=run.hung_engine,
+                hung_why=run.hung_why,
                 gauges=self._gauges.get(run.rank_id, {}),
             )
             for run in self.runs.values()

@@ -56,6 +56,7 @@ class Run:
     killed: bool = False
     kill_reason: str = ""
     hung_engine: str = ""  # the last process of it that was ended because it hung
+    hung_why: str = ""
     detail: str = ""
 
     @property
@@ -144,7 +145,7 @@ def killed(run: Run, reason: str) -> Run:
 
 def hung(run: Run, reason: str) -> Run:
     """SIGKILL went out because its engine hangs: another one is started, and the control plane is told which it was."""
-    return replace(killed(run, reason), hung_engine=run.engine_id)
+    return replace(killed(run, reason), hung_engine=run.engine_id, hung_why=reason)
 
 
 def exited(run: Run, code: int | None, last_lines: str, now_s: float, uniform: Callable[[], float]) -> Run:

@@ -110,6 +110,7 @@ class RankReport:
     since_s: float = 0.0  # seconds in this state
     detail: str = ""  # the reason in a sentence; for a dead one its last log lines
     hung_engine: str = ""  # the last process that was ended because it hung
+    hung_why: str = ""  # and how that was seen
     gauges: dict[str, float] = field(default_factory=dict)
 
 

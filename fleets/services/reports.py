@@ -131,7 +131,7 @@ def _compare_rank(rank: Rank, said: RankReport, news: News, now: datetime) -> No
     if not turned and not hung and (rank.detail, rank.restarts, rank.pid, rank.gauges) == (detail, said.restarts, said.pid, said.gauges):
         return
     if hung:
-        news.hung[rank.id], rank.hung_engine = detail.partition(";")[0], said.hung_engine
+        news.hung[rank.id], rank.hung_engine = said.hung_why[:_DETAIL_MAX], said.hung_engine
     if turned:
         news.turned[rank.id] = _known(rank)
     if rank.state != said.state:

@@ -147,15 +147,23 @@ class LiveFleet:
 
     # ---- looking ----
 
+    def look_until(self, holds: Callable[[], bool], what: str) -> None:
+        """Until it holds, while the reconciler looks."""
+
+        def look() -> bool:
+            reconcile()
+            return holds()
+
+        until(look, what)
+
     def until_complete(self) -> None:
         """Both units stand, by the control plane; the reconciler looks meanwhile."""
 
         def complete() -> bool:
-            reconcile()
             views = [view for view in units_view(stage=STAGE, now=timezone.now()) if not view.stopping]
             return len(views) == (2 if views and views[-1].slot == 2 else 1) and all(view.complete for view in views)
 
-        until(complete, "the units are complete")
+        self.look_until(complete, "the units are complete")
 
     def ask(self, words: int = 20, timeout_s: float = 30.0, **more: Any) -> httpx.Response:
         """One request through the router."""

@@ -15,7 +15,6 @@ from django.utils import timezone
 
 from fleets.domain.types import NodeState
 from fleets.models import Fleet, GpuClaim, Node, Rank, Replica, Router
-from fleets.reconcile import reconcile
 from fleets.selectors import fleet_maps, router_table
 from metrics.selectors import events_view
 from tests.chaos.clients import Clients
@@ -112,8 +111,8 @@ def test_a_machine_is_cut_off_and_replaced_and_when_its_cable_is_in_again_nothin
     assert live.ask().status_code == 200
     cut.heal()
     until(lambda: Node.objects.get(name=cut.name).state == NodeState.READY, "it reports again", 15)
-    until(lambda: (reconcile(), not live.engines(cut))[1], "its old engines end")
-    until(lambda: (reconcile(), not GpuClaim.objects.filter(node_id=cut.name).exists())[1], "their GPUs are free")
+    live.look_until(lambda: not live.engines(cut), "its old engines end")
+    live.look_until(lambda: not GpuClaim.objects.filter(node_id=cut.name).exists(), "their GPUs are free")
     assert not [process for process in cut.processes() if "fleets.engines" in " ".join(process.cmdline())]
     live.until_complete()
     assert Replica.objects.count() == 4 and "node.back" in _kinds()
@@ -130,7 +129,7 @@ def test_when_no_agent_at_all_can_be_heard_nothing_is_withdrawn_and_it_is_said(l
         assert {node.state for node in Node.objects.all()} == {NodeState.SUSPECT}
         assert {replica.replica for unit in router_table(stage=STAGE).units for replica in unit.replicas} == before
         assert [live.ask().status_code for _ in range(4)] == [200] * 4
-    until(lambda: (reconcile(), fleet_maps()[0].frozen == "")[1], "they report again, and healing goes on", 15)
+    live.look_until(lambda: not fleet_maps()[0].frozen, "they report again, and healing goes on")
     live.until_complete()
     assert {replica.replica for unit in router_table(stage=STAGE).units for replica in unit.replicas} == before
 
