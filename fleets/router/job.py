@@ -107,9 +107,6 @@ class Job(Wanted, Whole):
         else:
             self._next_prefill()
 
-    def _queue_full(self, full: QueueFullError) -> None:
-        self.refuse(429, "queue-full", f"the service is busy: {full.detail}", retry_after_s=full.retry_after_s)
-
     # -- prefill --
 
     def _next_prefill(self) -> None:
@@ -126,7 +123,7 @@ class Job(Wanted, Whole):
         if choice.unit.wire.concurrent:
             self._meet(choice, replica)
             return
-        self._prefill = PrefillLeg(self, replica, self._services)
+        self._prefill = PrefillLeg(self, replica, self._services, choice.unit.wire)
         self._prefill.send()
 
     def _prefill_given_up(self, choice: Choice) -> None:
@@ -160,7 +157,12 @@ class Job(Wanted, Whole):
         reply = openai.json_object(body) or {}
         usage = openai.usage_of(reply)
         self.prefill_cached = usage.cached if usage else None
-        kv = choice.unit.wire.handed(reply)
+        wire = choice.unit.wire
+        if wire.is_all(reply):
+            self.reason, self.usage = choice.decision.reason, usage
+            self._all_said(reply)
+            return
+        kv = wire.handed(self.ask, reply)
         if kv is not None and self._services.leases.stale(sent_s=sent_s, lease_s=choice.unit.spec.kv_lease_s):
             kv = None
         if kv is None:
@@ -179,7 +181,7 @@ class Job(Wanted, Whole):
         """Send both legs at once. The place in the queue is prefill's until that leg ends."""
         meeting = choice.unit.wire.meeting(self.ask, replica)
         self._met, self.prefill_release = replica, replica.spec.release
-        self._pair = pair = PairedLeg(self, replica, self._services, choice.unit.gate, meeting)
+        self._pair = pair = PairedLeg(self, replica, self._services, choice.unit, meeting)
         pair.send()
         self._decode(choice, meeting)
 

@@ -7,27 +7,29 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fleets.router import openai
-from fleets.router.admission import Gate
 from fleets.router.exchange import Whole
 from fleets.router.heads import AnswerHead
-from fleets.router.policy import ReplicaState
+from fleets.router.policy import ReplicaState, UnitState
 from fleets.router.services import Services
 from fleets.router.telemetry import now
 from fleets.router.upstream import Connection, Leg, LegError, LegFailure, Taker
+from fleets.router.wires import Wire
 
 if TYPE_CHECKING:
     from fleets.router.job import Job
 
+_NO_MEETING: Mapping[str, Any] = {}
 LET_GO_S = 2.0  # how long a decode leg that nobody reads may take to fetch the KV that prefill keeps for it
 
 
 class PrefillLeg(Whole):
     """The prefill of a job at one replica."""
 
-    __slots__ = ("_engine_id", "_job", "_live", "_sent_s", "_services", "_tokens", "leg", "replica")
+    __slots__ = ("_engine_id", "_job", "_live", "_sent_s", "_services", "_tokens", "_wire", "leg", "replica")
 
-    def __init__(self, job: Job, replica: ReplicaState, services: Services) -> None:
+    def __init__(self, job: Job, replica: ReplicaState, services: Services, wire: Wire) -> None:
         self._job = job
+        self._wire = wire
         self._services = services
         self._engine_id = replica.engine_id
         held = services.stage.index.held_by(job.blocks, replica.name)
@@ -49,7 +51,7 @@ class PrefillLeg(Whole):
         services.pool.send(replica.address, data, self, sent_s=sent_s, first_s=deadline_s, total_s=deadline_s)
 
     def _body(self) -> bytes:
-        return openai.prefill_body(self._job.ask)
+        return self._wire.prefill_body(self._job.ask, _NO_MEETING)
 
     def hang_up(self) -> None:
         """The client left."""
@@ -110,13 +112,13 @@ class PairedLeg(PrefillLeg):
 
     __slots__ = ("_gate", "_meeting")
 
-    def __init__(self, job: Job, replica: ReplicaState, services: Services, gate: Gate, meeting: Mapping[str, Any]) -> None:
-        super().__init__(job, replica, services)
-        self._gate = gate
+    def __init__(self, job: Job, replica: ReplicaState, services: Services, unit: UnitState, meeting: Mapping[str, Any]) -> None:
+        super().__init__(job, replica, services, unit.wire)
+        self._gate = unit.gate
         self._meeting = meeting
 
     def _body(self) -> bytes:
-        return openai.unstreamed_body(self._job.ask, self._meeting)
+        return self._wire.prefill_body(self._job.ask, self._meeting)
 
     def _over(self) -> None:
         if self._live:

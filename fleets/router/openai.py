@@ -132,7 +132,8 @@ def engine_body(ask: Ask, added: Mapping[str, Any] | None) -> bytes:
     """The body of the leg that answers: the client's bytes, and what is added before its last brace."""
     fields = ask.fields
     usage = ask.stream and not ask.wants_usage
-    if not _ROUTERS_OWN.isdisjoint(fields) or (usage and "stream_options" in fields):
+    replaced = added is not None and not fields.keys().isdisjoint(added)
+    if replaced or not _ROUTERS_OWN.isdisjoint(fields) or (usage and "stream_options" in fields):
         kept = _cleared(fields)
         if usage:
             kept["stream_options"] = {**(fields.get("stream_options") or {}), "include_usage": True}
@@ -175,6 +176,21 @@ def unstreamed_body(ask: Ask, added: Mapping[str, Any]) -> bytes:
     fields = _cleared(ask.fields)
     fields.pop("stream_options", None)
     return orjson.dumps({**fields, "stream": False, **added})
+
+
+def final_answer(reply: dict[str, Any], *, stream: bool, chat: bool, wants_usage: bool) -> tuple[bytes, bytes]:
+    """Content type and body of an answer of one choice that came whole; in events for a client that wants a stream."""
+    (choice,) = reply["choices"]
+    shown = {name: value for name, value in choice.items() if name != "disaggregated_params"}
+    body = {name: value for name, value in reply.items() if name != "prompt_token_ids"} | {"choices": [shown]}
+    if not stream:
+        return b"application/json", orjson.dumps(body)
+    if chat:
+        shown["delta"] = shown.pop("message")
+        body["object"] = "chat.completion.chunk"
+    usage = body.pop("usage", None)
+    events = [body, *([body | {"choices": [], "usage": usage}] if wants_usage and usage else [])]
+    return b"text/event-stream", b"".join(b"data: %b\n\n" % orjson.dumps(event) for event in events) + b"data: [DONE]\n\n"
 
 
 class Usage(NamedTuple):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fleets.router import openai
+from fleets.router.admission import QueueFullError
 from fleets.router.callers import Caller
 from fleets.router.client import Client
 from fleets.router.heads import AnswerHead, Headers, RequestHead
 from fleets.router.openai import Ask
-from fleets.router.telemetry import Trace
+from fleets.router.telemetry import Trace, now
 from fleets.router.upstream import LegError, LegFailure
 
 if TYPE_CHECKING:
@@ -53,6 +54,14 @@ class Reply(Trace, ABC):
         self.client.respond(head.status, body, [*head.kept(_PASSED_ON), (b"x-request-id", self.request_id)])
         self._end()
 
+    def _all_said(self, reply: dict[str, Any]) -> None:
+        """Prefill's own answer is the whole one: it ended with its token."""
+        self.status = 200
+        self.token(now(), 1)
+        kind, body = openai.final_answer(reply, stream=self.ask.stream, chat=self.ask.chat, wants_usage=self.ask.wants_usage)
+        self.client.respond(200, body, [(b"content-type", kind), (b"x-request-id", self.request_id)])
+        self._end()
+
     def _cut(self, why: str) -> None:
         self.error = "stream-cut"
         body = openai.error_body(f"the answer ended early: {why}", kind="server_error", code="stream_cut")
@@ -77,6 +86,9 @@ class Reply(Trace, ABC):
             self.refuse(502, "connect", "the engine cannot be reached")
         else:
             self.refuse(502, "decode", "the engine ended the connection before it answered", code="engine_error")
+
+    def _queue_full(self, full: QueueFullError) -> None:
+        self.refuse(429, "queue-full", f"the service is busy: {full.detail}", retry_after_s=full.retry_after_s)
 
     @abstractmethod
     def _end(self) -> None:

@@ -1,7 +1,7 @@
 """How an engine's prefill hands a request over to its decode, as far as a router has a hand in it: one class for each protocol.
 
-vLLM over NIXL: prefill first; it says where its KV lies, and decode is told so. SGLang: both at once; they find each other by a number
-that the router makes up. Where prefill's part is over before decode is asked, `handed` reads it out of prefill's answer.
+vLLM over NIXL, and TensorRT-LLM: prefill first; it says where its KV lies, and decode is told so. SGLang: both at once; they find each
+other by a number that the router makes up.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from fleets.domain.ports import SIDE_CHANNEL
+from fleets.router import openai
 from fleets.router.openai import Ask
 
 _NEEDED = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port")
 _ROOM_BITS = 63
+_LEAST_REQUEST_ID = 2**42  # TensorRT-LLM keeps smaller ones for itself
+_REQUEST_IDS = ("ctx_request_id", "disagg_request_id")
+_GOES_ON = ("length", "not_finished")
 _SAMPLES_BITS = 10  # SGLang counts on from the room for further samples
 
 
@@ -40,7 +44,13 @@ class Wire(Protocol):
     def meeting(self, ask: Ask, prefill: Host) -> Mapping[str, Any]:
         """What both legs of one request are told, so that they meet; nothing where prefill comes first."""
 
-    def handed(self, reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def prefill_body(self, ask: Ask, meeting: Mapping[str, Any]) -> bytes:
+        """The body of the leg to prefill."""
+
+    def is_all(self, reply: Mapping[str, Any]) -> bool:
+        """Whether prefill has said all that there is to say, so that nothing is left for decode."""
+
+    def handed(self, ask: Ask, reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """What prefill's answer adds to decode's body; None when there is no KV to fetch."""
 
 
@@ -66,7 +76,13 @@ class Nixl:
     def meeting(self, ask: Ask, prefill: Host) -> Mapping[str, Any]:
         return {}
 
-    def handed(self, reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def prefill_body(self, ask: Ask, meeting: Mapping[str, Any]) -> bytes:
+        return openai.prefill_body(ask)
+
+    def is_all(self, reply: Mapping[str, Any]) -> bool:
+        return False
+
+    def handed(self, ask: Ask, reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
         params = usable(reply.get("kv_transfer_params"))
         return None if params is None else {"kv_transfer_params": params}
 
@@ -86,9 +102,50 @@ class Bootstrap:
         rooms = [room + index for index in range(count)]
         return {"bootstrap_host": [host] * count, "bootstrap_port": [port] * count, "bootstrap_room": rooms}
 
-    def handed(self, reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def prefill_body(self, ask: Ask, meeting: Mapping[str, Any]) -> bytes:
+        return openai.unstreamed_body(ask, meeting)
+
+    def is_all(self, reply: Mapping[str, Any]) -> bool:
+        return False
+
+    def handed(self, ask: Ask, reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
         return None
 
 
+class ContextFirst:
+    """TensorRT-LLM's: the context server answers with the first token, the prompt's token ids and where the KV is.
+
+    An answer that ends there (a stop word as its first token) is the whole one.
+    """
+
+    concurrent = False
+    local_prefill = True
+
+    def meeting(self, ask: Ask, prefill: Host) -> Mapping[str, Any]:
+        return {}
+
+    def prefill_body(self, ask: Ask, meeting: Mapping[str, Any]) -> bytes:
+        number = _LEAST_REQUEST_ID + random.getrandbits(62)
+        params = {"request_type": "context_only", "disagg_request_id": number, "schedule_style": 0}
+        return openai.unstreamed_body(ask, {"disaggregated_params": params})
+
+    def is_all(self, reply: Mapping[str, Any]) -> bool:
+        choice = _only_choice(reply)
+        return choice is not None and choice.get("finish_reason") not in _GOES_ON
+
+    def handed(self, ask: Ask, reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        params, ids = (_only_choice(reply) or {}).get("disaggregated_params"), reply.get("prompt_token_ids")
+        if not isinstance(params, dict) or not isinstance(ids, list) or any(type(params.get(name)) is not int for name in _REQUEST_IDS):
+            return None
+        told: dict[str, Any] = {"disaggregated_params": params | {"request_type": "generation_only"}}
+        told["prompt_token_ids" if ask.chat else "prompt"] = ids
+        return told | ({"ctx_usage": reply["usage"]} if "usage" in reply else {})
+
+
+def _only_choice(reply: Mapping[str, Any]) -> dict[str, Any] | None:
+    choices = reply.get("choices")
+    return choices[0] if isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], dict) else None
+
+
 NIXL = Nixl()
-WIRES: Mapping[str, Wire] = {"vllm-nixl": NIXL, "sglang-bootstrap": Bootstrap()}
+WIRES: Mapping[str, Wire] = {"vllm-nixl": NIXL, "sglang-bootstrap": Bootstrap(), "trtllm-context-first": ContextFirst()}

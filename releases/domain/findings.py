@@ -19,7 +19,7 @@ from releases.domain.engine_findings import engine_refusals
 from releases.domain.recipes import Catalog, Parallelism, Recipe, RoleRules, recipe_unknown
 from releases.domain.spec_reader import did_you_mean
 from releases.domain.spec_types import Mode, ReleaseFile, ReleaseSpec, StageSpec
-from releases.domain.units import ROUTED_PROTOCOLS, unit_spec
+from releases.domain.units import ROUTED_PROTOCOLS, SIMULATED_PROTOCOLS, unit_spec
 from releases.domain.views import FindingView
 
 SMALL_MODEL_PARAMS = 10e9  # below it, piggybacking decode on prefill wins ("Beyond the Buzz", MLSys 2026)
@@ -234,15 +234,16 @@ def _disaggregates(subject: _Subject) -> Iterable[FindingView]:
 
 
 def _routed(subject: _Subject) -> Iterable[FindingView]:
-    recipe = subject.recipe
-    if subject.stage.topology.mode is Mode.AGGREGATED or recipe.protocol in ROUTED_PROTOCOLS:
+    recipe, simulated = subject.recipe, all_simulated(subject.fleets)
+    if subject.stage.topology.mode is Mode.AGGREGATED or recipe.protocol in (SIMULATED_PROTOCOLS if simulated else ROUTED_PROTOCOLS):
         return
-    sentence = f"recipe {recipe.name} hands KV over by {recipe.protocol}, which the router does not speak"
-    if all_simulated(subject.fleets):
-        yield subject.finding(Severity.WARN, "protocol-replaced", f"{sentence}; the simulated fleet uses {ROUTED_PROTOCOLS[0]} instead")
+    hands = f"recipe {recipe.name} hands KV over by {recipe.protocol}, which"
+    if simulated:
+        sentence = f"{hands} the simulated engine does not speak; it uses {SIMULATED_PROTOCOLS[0]} instead"
+        yield subject.finding(Severity.WARN, "protocol-replaced", sentence)
     else:
         cure = "write `topology: { mode: aggregated, gpus: N }`, or take another engine's recipe"
-        yield subject.finding(Severity.ERROR, "engine-cannot-disaggregate", f"{sentence}; {cure}")
+        yield subject.finding(Severity.ERROR, "engine-cannot-disaggregate", f"{hands} the router does not speak; {cure}")
 
 
 def _divides(subject: _Subject) -> Iterable[FindingView]:

@@ -10,7 +10,8 @@ from releases.domain.recipes import Recipe, RoleRules
 from releases.domain.spec_types import KvCacheSpec, PoolTopology, ReleaseSpec, StageSpec
 
 NO_PROTOCOL = "none"  # of an aggregated pool, which hands nothing over
-ROUTED_PROTOCOLS = ("vllm-nixl", "sglang-bootstrap")  # the handovers that the router can drive, and the simulated engine speaks
+ROUTED_PROTOCOLS = ("vllm-nixl", "sglang-bootstrap", "trtllm-context-first")  # the handovers that the router can drive
+SIMULATED_PROTOCOLS = ("vllm-nixl", "sglang-bootstrap")  # those that the simulated engine speaks
 
 
 def unit_spec(
@@ -20,8 +21,8 @@ def unit_spec(
 
     Pools whose generation is the same in `keep`, the unit as it runs, stay labelled with the release they came with.
     """
-    if simulated and recipe.protocol not in ROUTED_PROTOCOLS:
-        recipe = replace(recipe, protocol=ROUTED_PROTOCOLS[0])
+    if simulated and recipe.protocol not in SIMULATED_PROTOCOLS:
+        recipe = replace(recipe, protocol=SIMULATED_PROTOCOLS[0])
     pools = tuple(_pool(release, recipe, release_key, role, topology) for role, topology in stage.topology.pools)
     if keep is not None:
         running = {pool.generation: pool.release for pool in keep.pools}

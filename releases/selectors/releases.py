@@ -21,7 +21,7 @@ from releases.domain.generations import generations
 from releases.domain.recipes import Recipe, recipe_unknown
 from releases.domain.scaling import scaled
 from releases.domain.spec import ReleaseFile, StageSpec
-from releases.domain.units import ROUTED_PROTOCOLS, unit_spec
+from releases.domain.units import SIMULATED_PROTOCOLS, unit_spec
 from releases.domain.views import DiffView, DryRunView, RecipeView, ReleaseView
 from releases.models import DryRun, Release, Rollout, Stage
 from releases.selectors.scales import counts_for
@@ -72,7 +72,7 @@ def units_wanted(release: Release, stage: str) -> int:
 
 def _is_simulated(recipe: Recipe, stage: StageSpec) -> bool:
     """Whether the stage's fleets are; asked only where it makes a difference."""
-    return recipe.protocol not in ROUTED_PROTOCOLS and all_simulated(fleets.fleet_views(names=stage.fleets))
+    return recipe.protocol not in SIMULATED_PROTOCOLS and all_simulated(fleets.fleet_views(names=stage.fleets))
 
 
 def next_number(model: str) -> int:

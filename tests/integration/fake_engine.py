@@ -35,7 +35,12 @@ class Seen:
 
     @property
     def is_prefill(self) -> bool:
-        return bool(self.kv.get("do_remote_decode"))
+        return bool(self.kv.get("do_remote_decode")) or self.disagg.get("request_type") == "context_only"
+
+    @property
+    def disagg(self) -> dict[str, Any]:
+        """TensorRT-LLM's parameters."""
+        return self.body.get("disaggregated_params") or {}
 
 
 class FakeEngine:
@@ -190,6 +195,9 @@ class FakeEngine:
         if "PGARBAGE" in text:
             self._whole(writer, 200, b"not json")
             return
+        if seen.disagg:
+            self._context(seen, writer, text)
+            return
         request = f"{seen.headers['x-request-id']}-{self.name}-{len(self.posts)}"
         kv = {"do_remote_prefill": True, "do_remote_decode": False, "remote_block_ids": [[1, 2]], "remote_engine_id": self.name}
         kv |= {"remote_request_id": request, "remote_host": "127.0.0.1", "remote_port": 5600, "tp_size": 1}
@@ -198,6 +206,15 @@ class FakeEngine:
         self.held.add(request)
         choice = {"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "length"}
         answer = {"id": "x", "choices": [choice], "usage": self._usage(seen, 1), "kv_transfer_params": None if "PNOKV" in text else kv}
+        self._whole(writer, 200, json.dumps(answer).encode())
+
+    def _context(self, seen: Seen, writer: asyncio.StreamWriter, text: str) -> None:
+        """TensorRT-LLM's context server: the first token, and where the KV is, in numbers that a float would round."""
+        params = seen.disagg | {"ctx_request_id": seen.disagg["disagg_request_id"], "first_gen_tokens": [5], "encoded_opaque_state": "b64="}
+        said = {"message": {"role": "assistant", "content": "one"}} if "chat" in seen.path else {"text": "one"}
+        choice: dict[str, Any] = {"index": 0, "disaggregated_params": params | self.damage, **said}
+        choice["finish_reason"] = "stop" if "PALL" in text else "length"
+        answer = {"id": "x", "choices": [choice], "usage": self._usage(seen, 1), "prompt_token_ids": [1, 2, 3]}
         self._whole(writer, 200, json.dumps(answer).encode())
 
     async def _stream(self, seen: Seen, writer: asyncio.StreamWriter, text: str) -> bool:
