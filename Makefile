@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help test-contract setup setup-test demo run test lint types bench-up bench-simulator bench-alarms bench-rollouts bench-web chaos bench-placement bench-agents bench-router chaos-router lock clean
+.PHONY: help test-contract setup setup-test demo run test lint types bench-up bench-simulator bench-sizing bench-alarms bench-rollouts bench-web chaos bench-placement bench-agents bench-router chaos-router lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -63,8 +63,11 @@ build/bench: pyproject.toml
 		"import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['bench'])")
 	@touch $@
 
-bench-simulator: setup-test  ## measure the simulator: speed, and errors beside the simulated engine and a real vLLM
+bench-simulator: setup-test  ## how fast the simulator is: a million requests, and 100,000 GPUs
 	$(BIN)/python -m tests.bench.simulator
+
+bench-sizing: setup-test  ## what is foretold beside what was measured: the simulated engine in real time, vLLM, InferenceX, DeepSeek's day
+	$(BIN)/python -m tests.bench.sizing
 
 bench-rollouts: setup-test  ## how soon an alarm and a click reach the routers, and what 500 rollouts take
 	$(BIN)/python -m tests.bench.rollouts

@@ -92,7 +92,9 @@ class VirtualStage:
         self.seen, self._left, self._done = Seen(), len(arrivals), self.loop.create_future()
         self._decode_config = configs[-1]
         self._metrics = [Metrics() for _ in configs]
-        self._pools = [KvPool(blocks=c.kv_blocks, block_tokens=c.block_tokens, tensor_parallel=1, caching=False) for c in configs]
+        self._pools = [
+            KvPool(blocks=c.kv_blocks, block_tokens=c.block_tokens, tensor_parallel=1, caching=c.prefix_caching) for c in configs
+        ]
         self._schedulers = [self._scheduler(*parts) for parts in zip(configs, self._pools, self._metrics, strict=True)]
         self._leases: dict[int, list[int]] = {}
         for serial, arrival in enumerate(arrivals):
@@ -150,7 +152,7 @@ def engine_sees(roles: Sequence[Role], arrivals: Sequence[Arrival], **fields: An
     found: list[Seen] = []
 
     async def work() -> None:
-        configs = [Config(role=role, prefix_caching=False, **fields) for role in roles]
+        configs = [Config(role=role, **fields) for role in roles]
         found.append(await VirtualStage(configs, arrivals).end())
 
     run_virtually(work())

@@ -7,6 +7,7 @@ from denvweb.cli.sizing_inputs import Question
 from denvweb.core.units import format_ratio
 from fleets.domain.simulator.types import Quantiles, Result, StageShape
 from fleets.domain.sizing.advise import Advice, Contender
+from fleets.domain.sizing.interval import COVERED_RATIO, step_factors
 from fleets.domain.sizing.types import PoolPlan, Sizing, Span
 
 
@@ -32,6 +33,12 @@ def _span(span: Span) -> str:
     return f"{ms(span.value)} ({ms(span.low)}-{ms(span.high)})"
 
 
+def interval_text(shape: StageShape) -> str:
+    """What the brackets mean."""
+    ends = step_factors(shape.model)
+    return f"in brackets: steps {ends.fast:g} to {ends.slow:g} times as long as predicted, as {COVERED_RATIO:.0%} of measured systems are"
+
+
 def _pool(pool: PoolPlan) -> list[str]:
     carries = "-" if pool.carries_per_s is None else f"{pool.carries_per_s:,.1f} req/s"
     return [f"  {pool.role.value}", f"{pool.replicas} x {pool.gpus} GPUs a unit", f"carries {carries}", f"{pool.load_ratio:.0%} loaded"]
@@ -52,7 +59,7 @@ def size_text(asked: Question, found: Sizing) -> str:
         ["ttft p50 p99", _span(seen.ttft_p50), f"{_span(seen.ttft_p99)} ms", _verdict(seen.ttft_p99.value, limits.ttft_s)],
         ["itl  p50 p99", _span(seen.itl_p50), f"{_span(seen.itl_p99)} ms", _verdict(seen.itl_p99.value, limits.itl_s)],
     ]
-    lines += [table(rows), "in brackets: should every step take 0.8 or 1.25 times as long as the timing model says", ""]
+    lines += [table(rows), interval_text(found.shape), ""]
     good = f"{format_ratio(seen.goodput_ratio)} of requests within both limits"
     lines.append(
         f"goodput     {good}   {seen.goodput_per_gpu_s:.2f} req/s a GPU   {seen.output_tokens_per_gpu_s:,.0f} output tokens/s a GPU"

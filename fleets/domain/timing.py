@@ -5,7 +5,9 @@ badly in practice. Constants come from published measurements (the tests hold th
 
 - 4.5 ms a step and 1.2 times the memory time: least squares over 258 measured rows of aiconfigurator's silicon sample;
 - 27% of the 8-bit peak in prefill, 60% of it in decode, 40 us for each doubling of a collective beyond 8 GPUs: DeepSeek-V3 on
-  H100 and GB200 as published by LMSYS and by DeepSeek's open-infra profile.
+  H100 and GB200 as published by LMSYS and by DeepSeek's open-infra profile;
+- 52% of the peak in prefill of a dense model, and two all-reduces a layer over its GPUs: InferenceX's TTFT of Llama 3.1 70B alone on
+  one to eight H200, which is 47 to 54% of the peak on one GPU and 26% on eight.
 
 Expect a quarter off either way; what it must get right is which of two shapes is faster.
 """
@@ -21,12 +23,14 @@ from fleets.domain.types import ModelShape, Role
 STEP_OVERHEAD_S = 4.5e-3  # scheduling, launches, sampling and collectives inside one node
 MEMORY_FACTOR = 1.2  # measured over ideal memory time
 PREFILL_COMPUTE_RATIO = 0.27  # of the peak that large mixtures of experts reach in prefill
+DENSE_PREFILL_COMPUTE_RATIO = 0.52  # that a dense model reaches on one GPU
 DECODE_COMPUTE_RATIO = 0.6
 COLLECTIVE_DOUBLING_S = 40e-6  # per all-to-all and per doubling of the group beyond 8 GPUs
-COLLECTIVES_PER_LAYER = 2  # dispatch and combine
+COLLECTIVES_PER_LAYER = 2  # dispatch and combine; of a dense model one behind attention and one behind the linear layers
 EXPERTS_PER_TOKEN = 8  # copies of an activation that travel
 TRAVEL_BYTES_PER_ELEMENT = 3  # 8 bits out, 16 bits back
-LINK_RATIO = 0.7  # of a link's peak that a KV transfer reaches
+REDUCE_BYTES_PER_ELEMENT = 2  # activations are added up in 16 bits
+LINK_RATIO = 0.7  # of a link's peak that a KV transfer or an all-reduce reaches
 TRANSFER_OVERHEAD_S = 4e-3  # handshake, descriptors, notification
 MEMORY_USE_RATIO = 0.9  # vLLM's gpu_memory_utilization
 RESERVED_BYTES = 3.5e9  # contexts, graphs and workspace of one GPU
@@ -38,9 +42,8 @@ class Calibration:
 
     overhead_s: float = STEP_OVERHEAD_S
     memory_factor: float = MEMORY_FACTOR
-    prefill_compute_ratio: float = PREFILL_COMPUTE_RATIO
+    prefill_compute_ratio: float | None = None  # None: the built-in one for a dense model or for a mixture of experts
     decode_compute_ratio: float = DECODE_COMPUTE_RATIO
-    sequence_s: float = 0.0  # added for each sequence of a batch: sampling and bookkeeping of an engine in Python
     scale: float = 1.0
 
 
@@ -99,7 +102,12 @@ def prefill_compute_s(shape: ModelShape, gpu: GpuKind, tp: int, new_tokens: int,
     if shape.attended_tokens:
         attended = min(attended, shape.attended_tokens)
     flops = new_tokens * (2 * shape.prefill_active_params + 4 * shape.layers * shape.hidden * attended)
-    return flops / (tp * compute_flops(shape, gpu) * PREFILL_COMPUTE_RATIO)
+    return flops / (tp * compute_flops(shape, gpu) * prefill_compute_ratio(shape)) + new_tokens * _reduce_s(shape, gpu, tp)
+
+
+def prefill_compute_ratio(shape: ModelShape) -> float:
+    """Of the peak that a model reaches in prefill. Experts get small matrices each, and their tokens travel."""
+    return DENSE_PREFILL_COMPUTE_RATIO if is_dense(shape) else PREFILL_COMPUTE_RATIO
 
 
 def decode_step_s(shape: ModelShape, gpu: GpuKind, tp: int, batch: int, context_tokens_total: int) -> float:
@@ -143,8 +151,8 @@ class StepTimes:
     def __init__(self, shape: ModelShape, gpu: GpuKind, tp: int, calibration: Calibration = UNCALIBRATED) -> None:
         self._shape, self._gpu, self._tp, self._calibration = shape, gpu, tp, calibration
         scale = calibration.scale
-        rate = tp * compute_flops(shape, gpu) * calibration.prefill_compute_ratio / scale
-        self.token_s = 2 * shape.prefill_active_params / rate  # of one prefilled token
+        rate = tp * compute_flops(shape, gpu) * (calibration.prefill_compute_ratio or prefill_compute_ratio(shape)) / scale
+        self.token_s = 2 * shape.prefill_active_params / rate + _reduce_s(shape, gpu, tp) * scale  # of one prefilled token
         self.pair_s = 4 * shape.layers * shape.hidden / rate  # of one prefilled token looking at one other
         self.attended_tokens = float(shape.attended_tokens or 1e18)
         self.alone_s = (calibration.overhead_s + _collective_s(shape, tp)) * scale
@@ -163,7 +171,7 @@ class StepTimes:
         touched = 1.0 - (1.0 - active_ratio) ** batch if active_ratio < 1.0 else 1.0
         memory_s = calibration.memory_factor * shape.weight_bytes * touched / (self._tp * self._gpu.memory_bytes_per_s)
         rate = self._tp * compute_flops(shape, self._gpu) * calibration.decode_compute_ratio
-        compute_s = 2 * shape.decode_active_params * batch / rate + calibration.sequence_s * batch
+        compute_s = 2 * shape.decode_active_params * batch / rate
         return self.alone_s + (memory_s + compute_s + _exchange_s(shape, self._gpu, self._tp, batch)) * calibration.scale
 
     def decode_s(self, batch: int, context_tokens_total: float) -> float:
@@ -180,12 +188,28 @@ class StepTimes:
         return ceil(new / budget_tokens) * self.alone_s + self.prefill_part_s(new, cached_tokens)
 
 
+def is_dense(shape: ModelShape) -> bool:
+    """Whether every parameter is at work for every token; otherwise it is a mixture of experts."""
+    return shape.decode_active_params >= shape.total_params
+
+
 def _exchange_s(shape: ModelShape, gpu: GpuKind, tp: int, batch: int) -> float:
-    """Time on the wire of the experts' all-to-all in decode; a dense model has none."""
-    if shape.decode_active_params >= shape.total_params or tp == 1:
+    """Time on the wire of a decode step: the experts' all-to-all, or the all-reduces of a dense model."""
+    if tp == 1:
         return 0.0
+    if is_dense(shape):
+        return batch * _reduce_s(shape, gpu, tp)
     link = gpu.domain_bytes_per_s if tp <= gpu.domain_gpus else gpu.network_bytes_per_s
     return batch / tp * shape.hidden * EXPERTS_PER_TOKEN * TRAVEL_BYTES_PER_ELEMENT * shape.layers / link
+
+
+def _reduce_s(shape: ModelShape, gpu: GpuKind, tp: int) -> float:
+    """Time on the wire of one token's all-reduces in a dense model: a ring sends 2 (n-1)/n of it (Patarasuk and Yuan, 2009)."""
+    if tp == 1 or not is_dense(shape):
+        return 0.0
+    link = gpu.domain_bytes_per_s if tp <= gpu.domain_gpus else gpu.network_bytes_per_s
+    sent_bytes = 2 * (tp - 1) / tp * shape.hidden * REDUCE_BYTES_PER_ELEMENT
+    return shape.layers * COLLECTIVES_PER_LAYER * sent_bytes / (link * LINK_RATIO)
 
 
 def _collective_s(shape: ModelShape, tp: int) -> float:

@@ -186,7 +186,7 @@ def test_without_room_for_kv_the_youngest_is_set_back_and_all_still_end() -> Non
 
 
 def test_a_dead_prefill_replica_is_gone_around_and_a_dead_decode_cuts_what_it_was_saying() -> None:
-    arrivals = list(drawn(Process(3, 2000, 200), 100, random.Random(3)))
+    arrivals = list(drawn(Process(3, 2000, 500), 100, random.Random(3)))
     prefill_dies = simulate(apart(2), arrivals, Run(failures=[Failure(4.0, 0, Role.PREFILL, 0, 5.0)]))
     assert prefill_dies.completed == 100
     decode_dies = simulate(apart(1, 2), arrivals, Run(failures=[Failure(4.0, 0, Role.DECODE, 0, 5.0)]))

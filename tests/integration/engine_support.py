@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import socket
 
@@ -22,6 +23,23 @@ def free_base() -> int:
             continue
         return base
     raise AssertionError("no free ports")
+
+
+async def until_healthy(port: int) -> None:
+    """Wait until an engine on this machine says that it is ready; TimeoutError after 20 s."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                await asyncio.sleep(0.05)
+                continue
+            writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            head = await reader.read(12)
+            writer.close()
+            if head.endswith(b"200"):
+                return
+            await asyncio.sleep(0.05)
 
 
 def rank_spec(index: int, count: int, port: int, *, replica: str = "r-1", faults: Faults | None = None) -> RankSpec:

@@ -15,6 +15,7 @@ from pathlib import Path
 from fleets.domain.protocol import RouteReplica, RouterTable, RouteUnit
 from fleets.domain.types import Role
 from metrics.domain.types import Metric
+from tests.integration.engine_support import until_healthy
 from tests.integration.router_bench import MODEL, Answer, Bench, chat, message, router, table
 
 
@@ -43,22 +44,6 @@ def _free_ports(count: int) -> list[int]:
     return found
 
 
-async def _healthy(port: int) -> None:
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            except OSError:
-                await asyncio.sleep(0.05)
-                continue
-            writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-            head = await reader.read(12)
-            writer.close()
-            if head.endswith(b"200"):
-                return
-            await asyncio.sleep(0.05)
-
-
 @asynccontextmanager
 async def _sims(*roles: Role, protocol: str = "vllm-nixl") -> AsyncIterator[list[Sim]]:
     made: list[Sim] = []
@@ -85,7 +70,7 @@ async def _sims(*roles: Role, protocol: str = "vllm-nixl") -> AsyncIterator[list
             )
             made.append(Sim(role, port, process))
         for sim in made:
-            await _healthy(sim.port)
+            await until_healthy(sim.port)
         yield made
     finally:
         for sim in made:

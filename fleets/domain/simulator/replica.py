@@ -19,7 +19,6 @@ from fleets.domain.simulator.types import Arrival, PoolShape
 from fleets.domain.timing import StepTimes
 from fleets.domain.types import Role
 
-ENGINE_BLOCK_TOKENS = 64
 Events = list[tuple[float, int, Callable[[float, Any], None], Any]]
 
 
@@ -49,8 +48,8 @@ class Job:
     """One request on its way; times are simulated seconds."""
 
     __slots__ = (
-        "admitted_s", "arrival", "boot", "cached", "decode", "done", "first_s", "hands_over", "kv_s", "output", "owed", "prefill",
-        "prefill_boot", "prefilled_s", "prompt", "remote", "said", "todo", "tries", "unit",
+        "admitted_s", "arrival", "boot", "cached", "decode", "done", "first_s", "hands_over", "kv_s", "left_at", "output", "owed",
+        "prefill", "prefill_boot", "prefilled_s", "prompt", "remote", "said", "todo", "tries", "unit",
     )  # fmt: skip
 
     def __init__(self, arrival: Arrival) -> None:
@@ -60,6 +59,7 @@ class Job:
         self.remote = False  # its KV comes from a prefill replica
         self.hands_over = False  # it is on its prefill replica now
         self.said = 0  # tokens that it had said when it was set back
+        self.left_at = 0  # tokens that its replica had freed by then
         self.todo = 0  # tokens to prefill
         self.done = 0  # tokens whose KV is there
         self.cached = 0  # tokens that its prefill found
@@ -93,12 +93,15 @@ class Replica:
         self._clock, self._steps, self._itl = clock, steps, itl
         self._transfer_s, self._on_done, self._on_lost = transfer_s, on_done, on_lost
         self._budget, self._most = pool.max_batched_tokens, pool.max_sequences
+        self._block = pool.block_tokens
+        self._spare = pool.block_tokens // 2  # of its last block a sequence leaves half unused on average
         self._prefilling: list[Job] = []
         self._fetching = 0
         self._ends: list[tuple[int, int, Job]] = []  # (step count at its end, order of coming, job)
         self._fresh: list[Job] = []  # those whose first token the next step will make
         self._context = 0  # tokens of the running ones
         self.held = 0  # tokens of KV in use, block ends included
+        self._freed = 0  # tokens of KV that have been given back so far
         self._step_count = 0
         self._order = 0
         self.boot = 0
@@ -119,7 +122,7 @@ class Replica:
 
     def let_go(self, now: float, tokens: int) -> None:
         """A handed-over prompt has been fetched: its KV is free."""
-        self.held -= tokens + ENGINE_BLOCK_TOKENS // 2
+        self._free(tokens)
         if self.waiting:
             self._look(now)
 
@@ -128,7 +131,7 @@ class Replica:
         job = Job(arrival)
         job.boot, job.kv_s, job.first_s = self.boot, -1.0, -1.0
         job.prompt, job.output = arrival.input_tokens + arrival.output_tokens - left_tokens, left_tokens
-        self.held += job.prompt + ENGINE_BLOCK_TOKENS // 2
+        self.held += job.prompt + self._spare
         self._run(job, left_tokens)
 
     def start(self, now: float) -> None:
@@ -271,8 +274,13 @@ class Replica:
     def _finish(self, now: float, job: Job) -> None:
         size = job.prompt + job.output
         self._context -= size
-        self.held -= size + ENGINE_BLOCK_TOKENS // 2
+        self._free(size)
         self._on_done(now, job)
+
+    def _free(self, tokens: int) -> None:
+        tokens += self._spare
+        self.held -= tokens
+        self._freed += tokens
 
     # ---- admission and memory ----
 
@@ -282,7 +290,7 @@ class Replica:
         ahead = sum([job.todo for job in self._prefilling])
         while waiting and len(self._ends) + len(self._prefilling) + self._fetching < self._most:
             job = waiting[0]
-            need = job.prompt + job.said + ENGINE_BLOCK_TOKENS // 2
+            need = job.prompt + job.said + self._spare
             fetches = job.remote and not job.hands_over and not job.kv_s
             if (not fetches and ahead >= self._budget) or (self.held + need > self.kv_tokens and self.held):
                 return
@@ -296,7 +304,9 @@ class Replica:
                 self._clock.at(now + self._transfer_s(job.prompt - held), self._fetched, job)
                 continue
             total = job.prompt + job.said
-            job.done = min(held, total - 1) // ENGINE_BLOCK_TOKENS * ENGINE_BLOCK_TOKENS
+            if job.said:
+                held = max(held, self._survived(job))
+            job.done = min(held, total - 1) // self._block * self._block
             job.todo = total - job.done
             job.cached = job.done
             job.admitted_s = now
@@ -310,7 +320,7 @@ class Replica:
             return
         self._fetching -= 1
         if job.prefill.boot != job.prefill_boot:  # died in the meantime, and its KV with it
-            self.held -= job.prompt + ENGINE_BLOCK_TOKENS // 2
+            self._free(job.prompt)
             self._on_lost(now, job)
             return
         job.kv_s = now
@@ -327,9 +337,19 @@ class Replica:
         said = job.output - (end - self._step_count)
         size = job.prompt + said
         self._context -= size
-        self.held -= size + ENGINE_BLOCK_TOKENS // 2
         if job in self._fresh:
             self._fresh.remove(job)
-        job.said = said
+        job.said, job.left_at = said, self._freed
+        self._free(size)
         self.preemptions += 1
         self.waiting.appendleft(job)
+
+    def _survived(self, job: Job) -> int:
+        """Tokens of a sequence that was set back whose KV is still there.
+
+        Free blocks wait in line with what they hold until they are taken: those freed first are taken first, and of one sequence its
+        tail before its head. `held + freed` is what has been taken so far; its own place (`need`) has been taken just now.
+        """
+        size = job.prompt + job.said
+        taken = self.held + self._freed - size - self._spare
+        return max(0, min(size, self.kv_tokens + job.left_at + size - taken))

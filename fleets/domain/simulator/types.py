@@ -56,6 +56,7 @@ class PoolShape:
     max_sequences: int = 256
     max_batched_tokens: int = 8192  # of one step
     kv_tokens: int | None = None
+    block_tokens: int = 64  # KV is given out in blocks of so many tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from math import ceil
 from fleets.domain.simulator.arrivals import drawn
 from fleets.domain.simulator.run import simulate
 from fleets.domain.simulator.types import Arrival, Result, Run, StageShape
+from fleets.domain.sizing.interval import step_factors
 from fleets.domain.sizing.types import Forecast, MakeDraws, Need, Span
 
-FAST, SLOW = 0.8, 1.25  # the timing model is a quarter off either way
 _MOST_UNITS = 4  # simulated at once; more are like these
 _MOST_OF_TRACE = 20_000  # requests of a trace that are played
 
@@ -26,10 +26,11 @@ class Steady:
 
 
 def forecast(shape: StageShape, need: Need, steady: Steady, make_draws: MakeDraws, *, requests: int = 4000) -> Forecast:
-    """Three simulations: as the timing model says, and with every step 0.8 and 1.25 times as long."""
+    """Three simulations: as the timing model says, and with every step as short and as long as four fifths of what was measured are."""
     result = play(shape, need, steady, make_draws, requests=requests)
     ends = []
-    for factor in (FAST, SLOW):
+    factors = step_factors(shape.model)
+    for factor in (factors.fast, factors.slow):
         scaled = replace(shape, calibration=replace(shape.calibration, scale=shape.calibration.scale * factor))
         start = replace(steady, batch=ceil(steady.batch * factor))
         ends.append(play(scaled, need, start, make_draws, requests=requests))

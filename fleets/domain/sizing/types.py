@@ -59,7 +59,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A predicted figure in seconds, and what it becomes when every step takes 0.8 or 1.25 times as long as the model says."""
+    """A predicted figure in seconds, and what it becomes at both ends of the timing model's interval (`interval.py`)."""
 
     low: float
     value: float
