@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib.auth import views as auth
 from django.urls import URLPattern, path, re_path
 
-from frontend.pages import actions, assets, events, fleets, overview, releases, stage
+from frontend.pages import access, actions, assets, events, fleets, nodes, overview, recipes, releases, settings, stage
 from frontend.pages.login import LoginView
 from frontend.slack.urls import urlpatterns as slack_urlpatterns
 
@@ -15,7 +15,15 @@ urlpatterns: list[URLPattern] = [
     path("login", LoginView.as_view(), name="login"),
     path("logout", auth.LogoutView.as_view(), name="logout"),
     path("fleets", fleets.fleets, name="fleets"),
+    re_path(r"^fleets/nodes/(?P<name>[^/]+)/(?P<action>cordon|uncordon|drain)$", nodes.node_act, name="node-act"),
+    path("fleets/nodes/<str:name>", nodes.node, name="node"),
     path("events", events.events, name="events"),
+    path("events/verify", events.audit_verify, name="audit-verify"),
+    path("recipes", recipes.recipes, name="recipes"),
+    path("access", access.access, name="access"),
+    re_path(r"^access/(?P<action>give|take|policy)$", access.access_act, name="access-act"),
+    path("settings", settings.settings, name="settings"),
+    re_path(rf"^settings/(?P<action>{'|'.join(settings.ACTS)})$", settings.settings_act, name="settings-act"),
     path("releases", releases.releases, name="releases"),
     path("releases/new", releases.release_new, name="release-new"),
     path("releases/dry-runs/<str:dry_run>", releases.dry_run, name="dry-run"),

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
+from django.contrib import messages
 from django.contrib.auth.models import AbstractBaseUser, User
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
@@ -81,6 +82,26 @@ def write_refusal(request: PageRequest, error: DenvError, *, stage: str = "") ->
     """A line in the journal: what a form asked for, and why it was not done."""
     what = f"{request.method} {request.path}"[:300]
     refusal_append(what=what, code=error.code, detail=error.detail, actor=actor(request), via="ui", stage=stage)
+
+
+def attempt(request: PageRequest, do: Callable[[], object], *, done: str, stage: str = "", refused: str = "Refused") -> bool:
+    """What a form asks for: done, and said so; or refused, said why and written down. What is not theirs to see is a 404."""
+    try:
+        do()
+    except NotFoundError:
+        raise
+    except DenvError as error:
+        write_refusal(request, error, stage=stage)
+        messages.error(request, f"{refused}: {error.detail}", extra_tags="bad")
+        return False
+    messages.success(request, done, extra_tags="ok")
+    return True
+
+
+def person(request: PageRequest) -> User:
+    """Who asks."""
+    assert isinstance(request.user, User)  # the only kind of account that there is
+    return request.user
 
 
 def actor(request: PageRequest) -> str:

@@ -1,27 +1,77 @@
-"""Events: who did what, through what, and what was refused?"""
+"""Events: who did what, through what, and what was refused? And is the journal whole?"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from django.http import HttpResponse
-from django.views.decorators.http import require_safe
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.views.decorators.http import require_POST, require_safe
 
 from denvweb.access import seen_by
-from frontend.pages.base import PageRequest, page, show
-from metrics.selectors import events_view
+from denvweb.core.errors import ForbiddenError
+from frontend.pages.base import PageRequest, page, person, show
+from metrics.selectors import chain_view, events_view
 from releases.selectors.stages import stage_rows
 
 PAGE_SIZE = 50
+THROUGH = ("ui", "api", "cli", "slack", "alarm", "system")
+KINDS = {
+    "": "everything",
+    "change.refused": "what was refused",
+    "rollout.": "rollouts",
+    "rollback.": "rollbacks",
+    "release.": "releases",
+    "alarm.": "alarms",
+    "node.": "nodes",
+    "role.": "roles",
+    "token.": "tokens",
+    "freeze.": "freeze windows",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What of the journal is shown; every part of it is in the address."""
+
+    stage: str = ""
+    kind: str = ""
+    actor: str = ""
+    via: str = ""
+    text: str = ""
+
+    @property
+    def query(self) -> str:
+        """The address's part without the page's number."""
+        found = QueryDict(mutable=True)
+        found.update({name: value for name, value in self.parts.items() if value})
+        return found.urlencode()
+
+    @property
+    def parts(self) -> dict[str, str]:
+        """By name, as the address and the selector have them."""
+        return {"stage": self.stage, "kind": self.kind, "actor": self.actor, "via": self.via, "text": self.text}
+
+
+def read_filter(request: HttpRequest) -> Filter:
+    """The filter of an address; a kind or a way that there is not is none."""
+    asked = {name: request.GET.get(name, "").strip()[:200] for name in ("stage", "kind", "actor", "via", "text")}
+    asked["kind"] = asked["kind"] if asked["kind"] in KINDS else ""
+    asked["via"] = asked["via"] if asked["via"] in THROUGH else ""
+    return Filter(**asked)
 
 
 @require_safe
 @page
 def events(request: PageRequest) -> HttpResponse:
     """The journal, newest first. Older pages stand still: only the newest one is live."""
-    stage, before = request.GET.get("stage", ""), request.GET.get("before", "")
+    wanted, before = read_filter(request), request.GET.get("before", "")
     seen = seen_by(request.user)
-    found = events_view(stage=stage, models=seen.only, before=int(before) if before.isdecimal() else None, limit=PAGE_SIZE + 1)
+    until = int(before) if before.isdecimal() else None
+    found = events_view(**wanted.parts, models=seen.only, before=until, limit=PAGE_SIZE + 1)
     return show(
         request,
         "events",
@@ -32,7 +82,27 @@ def events(request: PageRequest) -> HttpResponse:
             "events": found[:PAGE_SIZE],
             "older": found[PAGE_SIZE - 1].seq if len(found) > PAGE_SIZE else None,
             "paged": bool(before),
-            "stage": stage,
+            "filter": wanted,
+            "kinds": KINDS,
+            "through": THROUGH,
             "stages": [key for key in map(str, stage_rows()) if key.partition("/")[0] in seen],
         },
     )
+
+
+@require_POST
+@page
+def audit_verify(request: PageRequest) -> HttpResponse:
+    """Check the journal against its chain of hashes."""
+    if not person(request).is_superuser:
+        raise ForbiddenError("Only an administrator may check the journal: it reads all of it.")
+    found = chain_view(head=request.POST.get("head", "").strip()[:64])
+    if found.problem:
+        messages.error(request, f"The journal is not whole: {found.problem}. {found.checked:,} links before that hold.", extra_tags="bad")
+    else:
+        messages.success(
+            request,
+            f"The journal is whole: {found.checked:,} links hold. Note its head down to check against later: {found.head}",
+            extra_tags="ok",
+        )
+    return redirect(reverse("events"))

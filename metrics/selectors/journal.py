@@ -44,12 +44,18 @@ def events_view(
     limit: int = 50,
     models: Collection[str] | None = None,
     kind: str = "",
+    actor: str = "",
+    via: str = "",
+    text: str = "",
 ) -> tuple[EventView, ...]:
     """The newest events, newest first; `before` is the number of the last one of the page before, `models` those that may be seen.
 
-    With `kind` only those whose kind begins so, such as `scale.`.
+    With `kind` only those whose kind begins so, such as `scale.`; with `text` those whose sentence has it, in whatever case.
     """
-    wanted = {name: value for name, value in {"stage": stage, "model": model, "fleet": fleet, "rollout": rollout}.items() if value}
+    asked = {"stage": stage, "model": model, "fleet": fleet, "rollout": rollout, "actor": actor, "via": via, "sentence__icontains": text}
+    wanted = {name: value for name, value in asked.items() if value}
+    if any("\0" in value for value in wanted.values()):  # the database refuses even to look for it
+        return ()
     events = Event.objects.filter(**wanted).order_by("-seq")
     if models is not None:
         events = events.filter(model__in=models)

@@ -25,6 +25,9 @@ PAGES = {
     "release": "/releases/ds-flash/8",
     "new-release": "/releases/new",
     "events": "/events",
+    "recipes": "/recipes",
+    "access": "/access",
+    "settings": "/settings",
     "missing": "/nowhere",
 }
 

@@ -22,6 +22,9 @@ PAGES = {
     "/releases/ds-flash/8": "ds-flash, release 8",
     "/releases/new": "New release",
     "/events": "deployer-b started release 8",
+    "/recipes": "recipes</h1>",
+    "/access": "Who may do what",
+    "/settings": "API tokens",
 }
 LIVING = [path for path in PAGES if not path.endswith(("/rollback", "/new"))]
 INLINE = re.compile(
