@@ -91,9 +91,7 @@ def access_act(request: PageRequest, action: str) -> HttpResponse:
     if action == "give":
         name, role = posted.get("user", "").strip()[:150].replace("\0", ""), posted.get("role", "")
         if role in ROLES:
-            attempt(
-                request, lambda: grant_give(name=name, model=model, role=role, by=user, via="ui"), done=f"{name} is {role} of {model} now."
-            )
+            attempt(request, lambda: _give(user, name, model, role), done=f"{name} is {role} of {model} now.")
     elif action == "take" and posted.get("id", "").isdecimal():
         attempt(request, lambda: grant_take(id=int(posted["id"]), by=user, via="ui"), done="The role is taken away.")
     elif action == "policy":

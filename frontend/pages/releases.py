@@ -105,8 +105,9 @@ def releases(request: PageRequest) -> HttpResponse:
 def release(request: PageRequest, model: str, number: int) -> HttpResponse:
     """One release, against the one before it or the one that `?against=` names."""
     access_model(request.user, model)
-    view = release_view(model=model, number=number)
-    others = [other for other in releases_view(model=model) if other.number != number]
+    newest = releases_view(model=model)
+    view = next((found for found in newest if found.number == number), None) or release_view(model=model, number=number)
+    others = [other for other in newest if other.number != number]
     against = _against(others, number, request.GET.get("against", ""))
     stages = stage_heads(model=model, simulated=frozenset())
     return show(

@@ -103,9 +103,9 @@ def test_a_join_token_is_printed_alone(denv: Denv) -> None:
 
 def test_views_of_placement_cost_a_fixed_number_of_queries(django_assert_num_queries) -> None:  # type: ignore[no-untyped-def]  # pytest-django's
     _world()
-    with django_assert_num_queries(8):
+    with django_assert_num_queries(7):
         placement_explained(stage=STAGE)
-    with django_assert_num_queries(8):
+    with django_assert_num_queries(7):
         defrag_advice()
-    with django_assert_num_queries(9):
+    with django_assert_num_queries(8):
         drain_plan(node="gb200-use1-d01-n01")

@@ -118,7 +118,7 @@ MOST_QUERIES = {  # one of each reads the roles of whoever asks
     f"{STAGE}/charts": 12,
     "/fleets": 12,
     "/releases": 8,
-    "/releases/ds-flash/1": 14,
+    "/releases/ds-flash/1": 12,
     "/events": 6,
 }
 
