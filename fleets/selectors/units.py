@@ -8,31 +8,35 @@ from datetime import datetime
 
 from denvweb.core import wire
 from fleets.domain.protocol import UnitGauge
-from fleets.domain.types import PoolSpec, RankState, Role, UnitSpec
+from fleets.domain.types import PoolSpec, RankState
 from fleets.domain.views import PoolView, RankView, ReplicaState, ReplicaView, UnitView
-from fleets.models import Rank, Replica, Router, RouteState, Unit
+from fleets.models import Router, RouteState
 from fleets.selectors.routing import live_routers, route_states
-from fleets.selectors.rows import current, leader_of, leaving, probed, spec_of, state_of, unit_ready, units_with_ranks
+from fleets.selectors.unit_rows import RankRow, ReplicaRow, UnitRow, unit_rows
 
 
 def units_view(*, stage: str, now: datetime) -> tuple[UnitView, ...]:
-    """The units of a stage by slot, those on their way out included: five queries."""
+    """The units of a stage by slot, those on their way out included: three queries."""
     return units_views(stages=[stage], now=now)[stage]
 
 
 def units_views(*, stages: Collection[str], now: datetime) -> dict[str, tuple[UnitView, ...]]:
-    """The same for any number of stages, in five queries too."""
-    units: dict[str, list[Unit]] = {stage: [] for stage in stages}
-    for unit in units_with_ranks(Unit.objects.filter(stage__in=stages).exclude(desired=Unit.Desired.GONE)):
+    """The same for any number of stages, in three queries too."""
+    units: dict[str, list[UnitRow]] = {stage: [] for stage in stages}
+    for unit in unit_rows(stages):
         units[unit.stage].append(unit)
     routers, states = live_routers(stages=stages, now=now), route_states(stages=stages)
     return {stage: _units_view(units[stage], routers[stage], states.get(stage)) for stage in stages}
 
 
-def _units_view(units: Sequence[Unit], routers: Sequence[Router], state: RouteState | None) -> tuple[UnitView, ...]:
+def _units_view(units: Sequence[UnitRow], routers: Sequence[Router], state: RouteState | None) -> tuple[UnitView, ...]:
     inflight = _inflight(routers)
-    shares = _shares(units, routers, state)
-    return tuple(_unit_view(unit, inflight[unit.id], shares.get(unit.id, 0.0) if shares is not None else None) for unit in units)
+    pools = [tuple(_pool_view(unit, pool) for pool in unit.spec.pools) for unit in units]
+    shares = _shares(units, pools, routers, state)
+    return tuple(
+        _unit_view(unit, found, inflight[unit.id], shares.get(unit.id, 0.0) if shares is not None else None)
+        for unit, found in zip(units, pools, strict=True)
+    )
 
 
 def _inflight(routers: Sequence[Router]) -> Counter[str]:
@@ -44,14 +48,16 @@ def _inflight(routers: Sequence[Router]) -> Counter[str]:
     return counts
 
 
-def _shares(units: Sequence[Unit], routers: Sequence[Router], state: RouteState | None) -> dict[str, float] | None:
+def _shares(
+    units: Sequence[UnitRow], pools: Sequence[Sequence[PoolView]], routers: Sequence[Router], state: RouteState | None
+) -> dict[str, float] | None:
     """Each unit's share of the traffic by the tables that the routers have in force; None without a live router."""
     if state is None or not routers:
         return None
     shares: Counter[str] = Counter()
     serving: dict[str, list[str]] = {}
-    for unit in units:
-        if unit.routable and unit.desired == Unit.Desired.RUN and unit_ready(unit, spec_of(unit)):
+    for unit, found in zip(units, pools, strict=True):
+        if unit.routable and unit.running and _ready(found):
             serving.setdefault(unit.release, []).append(unit.id)
     for router in routers:
         weights = state.weights if router.table_generation >= state.weights_generation else state.weights_before
@@ -61,10 +67,13 @@ def _shares(units: Sequence[Unit], routers: Sequence[Router], state: RouteState 
     return dict(shares)
 
 
-def _unit_view(unit: Unit, inflight: int, share: float | None) -> UnitView:
-    spec = spec_of(unit)
-    running = unit.desired == Unit.Desired.RUN
-    pools = tuple(_pool_view(unit, pool) for pool in spec.pools)
+def _ready(pools: Sequence[PoolView]) -> bool:
+    """Whether every pool has at least one ready replica."""
+    return all(pool.ready >= 1 for pool in pools)
+
+
+def _unit_view(unit: UnitRow, pools: tuple[PoolView, ...], inflight: int, share: float | None) -> UnitView:
+    spec, leaving = unit.spec, unit.leaving
     return UnitView(
         unit=unit.id,
         slot=unit.slot,
@@ -72,62 +81,58 @@ def _unit_view(unit: Unit, inflight: int, share: float | None) -> UnitView:
         release=unit.release,
         shape=spec.shape,
         gpus=spec.gpus,
-        fleet=unit.fleet_id,
+        fleet=unit.fleet,
         domain=unit.domain,
-        stopping=not running,
-        ready=all(pool.ready >= 1 for pool in pools),
+        stopping=not unit.running,
+        ready=_ready(pools),
         complete=all(pool.ready == pool.desired for pool in pools),
-        probed=probed(unit),
-        routable=unit.routable and running,
+        probed=unit.probed,
+        routable=unit.routable and unit.running,
         failed=bool(unit.failed),
-        detail=_detail(unit, spec, pools),
+        detail=unit.failed or _detail(unit, pools) or leaving,
         inflight=inflight,
         weight_seen=share,
         pools=pools,
-        leaving=leaving(unit) if running else "",
+        leaving=leaving if unit.running else "",
     )
 
 
-def _detail(unit: Unit, spec: UnitSpec, pools: Sequence[PoolView]) -> str:
-    if unit.failed:
-        return unit.failed
+def _detail(unit: UnitRow, pools: Sequence[PoolView]) -> str:
     reasons = [replica.detail for pool in pools for replica in pool.replicas if replica.detail]
     waiting = [f"{pool.role.value}: {pool.ready} of {pool.desired} ready" for pool in pools if pool.ready < pool.desired]
     if reasons or waiting:
         return (reasons or waiting)[0]
-    return f"probe: {unit.probe_detail}" if unit.probe_detail and not probed(unit) else leaving(unit)
+    return f"probe: {unit.probe_detail}" if unit.probe_detail and not unit.probed else ""
 
 
-def _pool_view(unit: Unit, pool: PoolSpec) -> PoolView:
-    counted = {replica.id for replica in current(unit, pool)}
-    replicas = [replica for replica in unit.replicas.all() if replica.role == pool.role]
-    views = tuple(_replica_view(replica) for replica in replicas)
-    ready = sum(view.state is ReplicaState.READY for view in views if view.replica in counted)
+def _pool_view(unit: UnitRow, pool: PoolSpec) -> PoolView:
+    rows = [replica for replica in unit.replicas if replica.role is pool.role]
+    views = tuple(_replica_view(replica) for replica in rows)
+    ready = sum(view.state is ReplicaState.READY and row.counts_for(pool) for view, row in zip(views, rows, strict=True))
     return PoolView(pool.role, pool.gpus, pool.replicas, ready, views)
 
 
-def _replica_view(replica: Replica) -> ReplicaView:
-    state, leader = state_of(replica), leader_of(replica)
-    ranks = list(replica.ranks.all())
+def _replica_view(replica: ReplicaRow) -> ReplicaView:
+    state = replica.state
+    leader = next(rank for rank in replica.ranks if rank.index == 0)
     return ReplicaView(
         replica=replica.id,
-        role=Role(replica.role),
+        role=replica.role,
         ordinal=replica.ordinal,
         release=replica.release,
         generation=replica.generation,
         state=state,
-        detail="" if state is ReplicaState.READY else replica_detail(replica, ranks),
-        gauges=dict(leader.gauges),
-        ranks=tuple(_rank_view(rank) for rank in ranks),
+        detail="" if state is ReplicaState.READY else _replica_detail(replica),
+        gauges=leader.gauges,
+        ranks=tuple(_rank_view(rank) for rank in replica.ranks),
     )
 
 
-def replica_detail(replica: Replica, ranks: Sequence[Rank]) -> str:
+def _replica_detail(replica: ReplicaRow) -> str:
     """Why the replica is not ready: the first of its ranks that says something."""
-    said = [rank for rank in ranks if rank.state != RankState.READY and rank.detail]
-    return f"{replica.role} {replica.ordinal + 1} on {said[0].node_id}: {said[0].detail}" if said else ""
+    said = [rank for rank in replica.ranks if rank.state is not RankState.READY and rank.detail]
+    return f"{replica.role} {replica.ordinal + 1} on {said[0].node}: {said[0].detail}" if said else ""
 
 
-def _rank_view(rank: Rank) -> RankView:
-    state = RankState(rank.state) if rank.state else None
-    return RankView(rank.id, rank.index, rank.node_id, tuple(rank.gpus), state, rank.restarts, rank.detail)
+def _rank_view(rank: RankRow) -> RankView:
+    return RankView(rank.id, rank.index, rank.node, rank.gpus, rank.state, rank.restarts, rank.detail)

@@ -119,25 +119,20 @@ def _read(rollouts: Sequence[str], *, lock: bool = False) -> dict[tuple[str, str
 
 _KEEP = """
 WITH fresh AS (
-    SELECT * FROM unnest(%s::bigint[], %s::timestamptz[], %s::timestamptz[], %s::timestamptz[], %s::bigint[], %s::float8[], %s::float8[],
-        %s::text[]) AS seen (id, before, since, looked_at, n, k, log_evidence, data)
+    SELECT * FROM jsonb_to_recordset(%s::jsonb) AS seen (pk bigint, before timestamptz, since timestamptz, looked_at timestamptz,
+        n bigint, k float8, log_evidence float8, state jsonb)
 ), mine AS (
-    SELECT kept.id FROM metrics_alarmstate kept JOIN fresh USING (id)
+    SELECT kept.id FROM metrics_alarmstate kept JOIN fresh ON fresh.pk = kept.id
     WHERE kept.looked_at = fresh.before FOR UPDATE OF kept SKIP LOCKED
 )
 UPDATE metrics_alarmstate kept
-SET since = fresh.since, looked_at = fresh.looked_at, n = fresh.n, k = fresh.k, log_evidence = fresh.log_evidence, data = fresh.data::jsonb
-FROM fresh JOIN mine USING (id) WHERE kept.id = fresh.id
+SET since = fresh.since, looked_at = fresh.looked_at, n = fresh.n, k = fresh.k, log_evidence = fresh.log_evidence, data = fresh.state
+FROM fresh JOIN mine ON mine.id = fresh.pk WHERE kept.id = mine.id
 """
 
 
 def alarm_keep(seen: Sequence[Seen]) -> None:
     """Keep what was seen, in one statement that waits for nobody; a row that another has looked at meanwhile stays as it is."""
-    if not seen:
-        return
-    columns = zip(
-        *((row.pk, row.before, row.since, row.looked_at, row.n, row.k, row.log_evidence, wire.encode(row.state).decode()) for row in seen),
-        strict=True,
-    )
-    with connection.cursor() as cursor:
-        cursor.execute(_KEEP, [list(column) for column in columns])
+    if seen:
+        with connection.cursor() as cursor:
+            cursor.execute(_KEEP, [wire.encode(seen).decode()])

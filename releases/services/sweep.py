@@ -63,7 +63,7 @@ class _Quiet:
     pk: str
     generation: int
     why: str
-    verdicts: str | None  # None: as they were
+    verdicts: tuple[AlarmVerdict, ...] | None  # None: as they were
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def _waits(row: _Row, state: RolloutState, verdicts: tuple[AlarmVerdict, ...], w
     if decision.effects or decision.events or has_moved(wire.decode(row.data, RolloutState), decision.state):
         return None
     changed = bool(verdicts) and verdicts != wire.decode(row.verdicts, tuple[AlarmVerdict, ...])
-    return _Quiet(row.pk, row.generation, decision.state.why, wire.encode(verdicts).decode() if changed else None)
+    return _Quiet(row.pk, row.generation, decision.state.why, verdicts if changed else None)
 
 
 def _placer(state: RolloutState, world: _World) -> Placer:
@@ -167,13 +167,13 @@ def _placer(state: RolloutState, world: _World) -> Placer:
 
 _WRITE = """
 WITH fresh AS (
-    SELECT * FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::text[]) AS seen (id, generation, why, verdicts)
+    SELECT * FROM jsonb_to_recordset(%s::jsonb) AS seen (pk text, generation bigint, why text, verdicts jsonb)
 ), mine AS (
-    SELECT kept.id FROM releases_rollout kept JOIN fresh USING (id)
+    SELECT kept.id FROM releases_rollout kept JOIN fresh ON fresh.pk = kept.id
     WHERE kept.generation = fresh.generation FOR NO KEY UPDATE OF kept SKIP LOCKED
 )
-UPDATE releases_rollout kept SET why = fresh.why, verdicts = COALESCE(fresh.verdicts::jsonb, kept.verdicts)
-FROM fresh JOIN mine USING (id) WHERE kept.id = fresh.id
+UPDATE releases_rollout kept SET why = fresh.why, verdicts = COALESCE(fresh.verdicts, kept.verdicts)
+FROM fresh JOIN mine ON mine.id = fresh.pk WHERE kept.id = mine.id
 """
 
 
@@ -182,8 +182,7 @@ def _write(quiet: Sequence[_Quiet], seen: Sequence[Seen]) -> None:
     with transaction.atomic():
         alarm_keep(seen)
         if quiet:
-            columns = zip(*((row.pk, row.generation, row.why, row.verdicts) for row in quiet), strict=True)
             with connection.cursor() as cursor:
-                cursor.execute(_WRITE, [list(column) for column in columns])
+                cursor.execute(_WRITE, [wire.encode(quiet).decode()])
         reach("sweep.before-commit")
     reach("sweep.after-commit")
