@@ -221,6 +221,20 @@ class GpuClaim(models.Model):
         return f"{self.node_id}/{self.gpu_index}"
 
 
+class StoredSecret(models.Model):
+    """A secret of another system that engines need: a hub's token. Its value is encrypted, and leaves only to nodes that run it."""
+
+    name = models.CharField(primary_key=True, max_length=63)
+    model = models.CharField(max_length=63)  # whose releases may name it, or `*`
+    sealed = models.TextField()
+    version = models.PositiveIntegerField(default=1)
+    set_by = models.CharField(max_length=150)
+    set_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class LogAsk(models.Model):
     """Somebody reads a rank's log through its agent. Kept for as long as the reader says that it is there."""
 

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "placement": ("denvweb.cli.placement", "placement", "Why units are where they are, and which moves would make room"),
     "token": ("denvweb.cli.access", "token", "Tokens for programs and for nodes that join"),
     "key": ("denvweb.cli.keys", "key", "API keys of the clients that send requests to a stage"),
+    "secret": ("denvweb.cli.secrets", "secret", "Secrets that engines need, such as a hub's token"),
     "audit": ("denvweb.cli.access", "audit", "Check that nobody has changed the journal"),
     "login": ("denvweb.cli.access", "login", "Remember a control plane and a token for it"),
     "replay": ("denvweb.cli.replay.command", "replay", "Send a recorded trace to an endpoint, and say what the client saw"),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from denvweb.core.files import write_private
 from fleets.agent import processes, state
 from fleets.agent.launchers.base import LaunchOrder
 from fleets.domain.protocol import NodeFacts, RankSpec
@@ -15,7 +16,9 @@ AdapterFor = Callable[[str, bool], EngineAdapter]  # engine name, simulated
 _NOT_FOR_ENGINES = ("DENV_", "DATABASE_URL", "REDIS_URL")  # an engine runs code that comes with models: it gets no secret of ours
 
 
-def launch_order(command: LaunchCommand, spec: RankSpec, facts: NodeFacts, engine_id: str, state_path: Path) -> LaunchOrder:
+def launch_order(
+    command: LaunchCommand, spec: RankSpec, facts: NodeFacts, engine_id: str, state_path: Path, secrets: Mapping[str, str] | None = None
+) -> LaunchOrder:
     """The process to start. The marks let an agent that lost its files find the engine again."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_FOR_ENGINES)}
     marks = {
@@ -27,4 +30,17 @@ def launch_order(command: LaunchCommand, spec: RankSpec, facts: NodeFacts, engin
     # In the order of the bus, as NVML and denv number them; CUDA's own order puts the fastest first.
     marks["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     log_path = state.log_path(state_path, spec.rank_id)
-    return LaunchOrder(rank_id=spec.rank_id, argv=tuple(command.argv), env=kept | dict(command.env) | marks, log_path=log_path)
+    given = secret_environment(state_path, spec.rank_id, secrets or {})
+    return LaunchOrder(rank_id=spec.rank_id, argv=tuple(command.argv), env=kept | dict(command.env) | given | marks, log_path=log_path)
+
+
+def secret_environment(state_path: Path, rank_id: str, secrets: Mapping[str, str]) -> dict[str, str]:
+    """Variables of an engine. One whose name ends with `_FILE` names a file that only the engine's user may read; none is an argument."""
+    given = {}
+    for variable, value in secrets.items():
+        if variable.endswith("_FILE"):
+            path = state.secret_path(state_path, rank_id, variable)
+            write_private(path, value)
+            value = str(path)
+        given[variable] = value
+    return given

@@ -60,6 +60,7 @@ class RankKeeper:
     ) -> None:
         """`devices` turns the node's numbers of GPUs into those that CUDA has for them now."""
         self.runs = runs
+        self.secrets: dict[str, str] = {}  # values by name
         self.failures_total = 0  # errors that only a guard caught
         self._facts = facts
         self._tools = tools
@@ -77,6 +78,7 @@ class RankKeeper:
 
     def take(self, snapshot: NodeSnapshot) -> None:
         """Work towards a new snapshot."""
+        self.secrets = dict(snapshot.secrets)
         self.runs = take_desired(snapshot.ranks, self.runs, time.monotonic())
         if self._strays:
             self.adopt(self._strays, snapshot)
@@ -112,6 +114,7 @@ class RankKeeper:
                     self._kill(ranks.hung(run, reason))
                 case Forget():
                     del self.runs[run.rank_id]
+                    state.drop_secrets(self._tools.state_path, run.rank_id)
                     self._on_change()
 
     def reports(self) -> tuple[RankReport, ...]:
@@ -148,7 +151,16 @@ class RankKeeper:
     def _weights(self, run: Run) -> WeightsStatus:
         if self._tools.weights is None or self._facts.simulated:
             return WeightsStatus(ready=True)
-        return self._tools.weights.want(run.spec.engine.weights, {})
+        return self._tools.weights.want(run.spec.engine.weights, self._secrets_of(run))
+
+    def _secrets_of(self, run: Run) -> dict[str, str]:
+        """Values by variable, as far as the control plane has given them."""
+        return {variable: self.secrets[name] for variable, name in run.spec.engine.secrets.items() if name in self.secrets}
+
+    def secret_values(self, rank_id: str) -> tuple[str, ...]:
+        """What must not be seen in a rank's log."""
+        run = self.runs.get(rank_id)
+        return tuple(self._secrets_of(run).values()) if run is not None else tuple(self.secrets.values())
 
     def _fetch_sentence(self, run: Run) -> str:
         return self._tools.weights.status(run.spec.engine.weights).sentence if run.fetching and self._tools.weights else ""
@@ -171,7 +183,11 @@ class RankKeeper:
         rank_id, engine_id = run.rank_id, random_id("e")
         try:
             command = self._command(run, engine_id)
-            order = launch_order(command, run.spec, self._facts, engine_id, self._tools.state_path)
+            secrets = self._secrets_of(run)
+            if missing := set(run.spec.engine.secrets) - set(secrets):
+                names = ", ".join(sorted(run.spec.engine.secrets[variable] for variable in missing))
+                raise UnavailableError(f"the control plane has no secret {names} any more; `denv secret set` stores one")
+            order = launch_order(command, run.spec, self._facts, engine_id, self._tools.state_path, secrets)
             await ports.require_free(run.spec.own_host, command.listens)
             if not self.runs[rank_id].wanted:
                 self._give_place_back(rank_id)
@@ -239,7 +255,7 @@ class RankKeeper:
             watch.cancel()
         self._gauges.pop(rank_id, None)
         self._give_place_back(rank_id)
-        last_lines = redact(logs.tail(state.log_path(self._tools.state_path, rank_id)))
+        last_lines = redact(logs.tail(state.log_path(self._tools.state_path, rank_id)), self.secret_values(rank_id))
         ended = ranks.exited(run, code, last_lines, time.monotonic(), random.random)
         log.info("%s: %s is %s: %s", self._facts.name, rank_id, ended.state, ended.detail.partition("; its last log")[0])
         self._set(ended)

@@ -58,7 +58,8 @@ class NodeLoop:
         self._sync_due = asyncio.Event()
         self.keeper = RankKeeper(facts, dict(kept.runs), tools, on_change=self._sync_due.set, devices=driver.devices)
 
-        self._tails = LogTails(tools.state_path, link, lambda: self.credential)
+        self.keeper.secrets = dict(kept.snapshot.secrets) if kept.snapshot else {}
+        self._tails = LogTails(tools.state_path, link, lambda: self.credential, self.keeper.secret_values)
 
     @property
     def credential(self) -> str:

@@ -40,6 +40,17 @@ def log_path(state_path: Path, rank_id: str) -> Path:
     return state_path / "logs" / f"{rank_id}.log"
 
 
+def secret_path(state_path: Path, rank_id: str, variable: str) -> Path:
+    """Where an engine reads a secret that it wants as a file."""
+    return state_path / "secrets" / f"{rank_id}.{variable}"
+
+
+def drop_secrets(state_path: Path, rank_id: str) -> None:
+    """Remove the secrets of a rank that is no more."""
+    for path in (state_path / "secrets").glob(f"{rank_id}.*"):
+        path.unlink(missing_ok=True)
+
+
 def load(state_path: Path, node: str, boot_id: str) -> NodeState:
     """The state on disk without the runs of an earlier boot; an empty one when there is none or it cannot be read."""
     state = _read(node_path(state_path, node)) or NodeState(node=node)
@@ -75,7 +86,7 @@ def save(state_path: Path, state: NodeState, *, durable: bool = False) -> None:
 
 def prepare(state_path: Path) -> None:
     """Make the folders; only their owner may look in."""
-    for folder in (state_path, state_path / "nodes", state_path / "logs"):
+    for folder in (state_path, state_path / "nodes", state_path / "logs", state_path / "secrets"):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 

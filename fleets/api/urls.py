@@ -8,6 +8,7 @@ from fleets.api.key_views import ApiKeysView, ApiKeyView, KeysRequiredView
 from fleets.api.log_views import logs
 from fleets.api.node_views import CordonView, DrainPlanView, DrainView, JoinTokensView, UncordonView
 from fleets.api.placement_views import DefragView, StagePlacementView
+from fleets.api.secret_views import SecretsView, SecretView
 from fleets.api.views import FleetDetailView, FleetListView
 
 urlpatterns: list[URLPattern] = [
@@ -19,6 +20,8 @@ urlpatterns: list[URLPattern] = [
     path("nodes/<str:name>/drain-plan", DrainPlanView.as_view()),
     path("nodes/<str:name>/uncordon", UncordonView.as_view()),
     path("placement/defrag", DefragView.as_view()),
+    path("secrets", SecretsView.as_view()),
+    path("secrets/<str:name>", SecretView.as_view()),
     path("stages/<str:model>/<str:name>/keys", ApiKeysView.as_view()),
     path("stages/<str:model>/<str:name>/keys-required", KeysRequiredView.as_view()),
     path("stages/<str:model>/<str:name>/keys/<str:id>", ApiKeyView.as_view()),

@@ -170,7 +170,8 @@ class NodeSnapshot:
     unchanged: bool = False
     ranks: tuple[RankSpec, ...] = ()
     sync_every_s: float = 4.0
-    logs: tuple[LogAsk, ...] = ()  # also with `unchanged`
+    logs: tuple[LogAsk, ...] = ()  # those that somebody reads now
+    secrets: dict[str, str] = field(default_factory=dict)  # values of those that its ranks name, and of no others
 
 
 # ---- router: GET /router/v1/table?stage=&generation=&wait_s= (long-poll), POST /router/v1/report every second ----

@@ -102,6 +102,7 @@ class EngineSpec:
     prefix_caching: bool = True
     options: dict[str, str] = field(default_factory=dict)  # engine flags of the recipe
     faults: Faults = field(default_factory=Faults)
+    secrets: dict[str, str] = field(default_factory=dict)  # names of stored secrets by the variable that holds them
 
     @property
     def kv_lease_s(self) -> float:

@@ -209,6 +209,18 @@ class LogLines:
 
 
 @dataclass(frozen=True, slots=True)
+class SecretView:
+    """A stored secret, without its value: nobody reads that again."""
+
+    name: str
+    model: str  # whose releases may name it, or `*`
+    version: int  # how often it was set
+    set_by: str
+    set_at: datetime
+    used_by: tuple[str, ...] = ()  # stages whose units name it
+
+
+@dataclass(frozen=True, slots=True)
 class JoinTokenView:
     """A join token, shown this once."""
 

@@ -7,6 +7,7 @@ from fleets.selectors.nodes import node_standing
 from fleets.selectors.placement import defrag_advice, placement_explained
 from fleets.selectors.rooms import UnitRoom, unit_rooms
 from fleets.selectors.routing import router_table, routers_view, routers_views, table_generation
+from fleets.selectors.secrets import secret_names, secrets_view
 from fleets.selectors.snapshot import node_snapshot
 from fleets.selectors.standing import drain_plan, standing_units
 from fleets.selectors.units import units_view, units_views
@@ -25,6 +26,8 @@ __all__ = [
     "router_table",
     "routers_view",
     "routers_views",
+    "secret_names",
+    "secrets_view",
     "standing_units",
     "table_generation",
     "unit_heads",

@@ -14,6 +14,7 @@ from fleets.domain.gang import DRAIN_DEADLINE_S, START_DEADLINE_S
 from fleets.domain.protocol import LogAsk, NodeSnapshot, RankSpec
 from fleets.domain.types import EngineSpec, RankDesired, Role
 from fleets.models import Node, Rank
+from fleets.selectors.secrets import secret_values
 
 
 def node_snapshot(*, node: str) -> NodeSnapshot:
@@ -40,17 +41,27 @@ def node_snapshots(*, nodes: Sequence[str]) -> list[NodeSnapshot]:
     for member in Rank.objects.filter(replica_id__in=replicas).select_related("node").order_by("index"):
         gangs[member.replica_id].append(member)
     asks = _log_asks(nodes)
+    values = secret_values(names={name for found in ranks.values() for rank in found for name in _named(rank)})
     return [
         NodeSnapshot(
             node=row.name,
             generation=row.generation,
             logs=tuple(asks[row.name]),
+            secrets=_of_ranks(ranks[row.name], values),
             ranks=tuple(
                 _rank_spec(rank, gangs[rank.replica_id], row.domain.fleet.gpu_kind) for rank in ranks[row.name] if gangs[rank.replica_id]
             ),
         )
         for row in rows
     ]
+
+
+def _named(rank: Rank) -> set[str]:
+    return set(rank.replica.engine.get("secrets", {}).values())
+
+
+def _of_ranks(ranks: Sequence[Rank], values: dict[str, str]) -> dict[str, str]:
+    return {name: values[name] for rank in ranks for name in _named(rank) if name in values}
 
 
 def _log_asks(nodes: Sequence[str]) -> dict[str, list[LogAsk]]:

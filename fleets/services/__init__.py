@@ -8,6 +8,7 @@ from fleets.services.nodes import join_token_create, join_token_issue, nodes_joi
 from fleets.services.reports import report_take
 from fleets.services.routers import router_report_take
 from fleets.services.routing import routing_set
+from fleets.services.secrets import secret_remove, secret_set
 from fleets.services.units import unit_create, unit_drain, unit_request_probe, unit_retarget, unit_scale, unit_set_routable, unit_stop
 
 __all__ = [
@@ -27,6 +28,8 @@ __all__ = [
     "reports_take",
     "router_report_take",
     "routing_set",
+    "secret_remove",
+    "secret_set",
     "unit_create",
     "unit_drain",
     "unit_request_probe",

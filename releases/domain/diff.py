@@ -79,6 +79,8 @@ def _engine_changes(old: EngineSpec, new: EngineSpec) -> Iterator[str]:
     yield from _option_changes(old.options, new.options)
     if old.faults != new.faults:
         yield "simulated faults"
+    if old.secrets != new.secrets:
+        yield from _option_changes(old.secrets, new.secrets)
 
 
 def _arrow(before: str, after: str) -> str:

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from fleets.domain.types import FleetView, UnitPlacement, UnitSpec
 from fleets.domain.views import UnitView
 from releases.domain.diff import touches
-from releases.domain.findings import Severity, all_simulated, has_errors, refusal_findings, release_findings, stage_findings, stage_subject
+from releases.domain.findings import (
+    Severity,
+    all_simulated,
+    has_errors,
+    refusal_findings,
+    release_findings,
+    secret_findings,
+    stage_findings,
+    stage_subject,
+)
 from releases.domain.freezes import Frozen
 from releases.domain.plan import MoveKind, StagePlan, plan_stage
 from releases.domain.recipes import Catalog
@@ -39,6 +48,7 @@ class World:
     frozen: Mapping[str, Frozen] = field(default_factory=dict)  # by name, those that are frozen now
     first: str = ""  # the stage in which the release would begin at once
     supersede: bool = False  # a rollout in flight is superseded
+    secrets: Mapping[str, str] = field(default_factory=dict)  # whose they are, a model or `*`, by name
     break_glass: bool = False  # freeze windows are passed over
 
 
@@ -57,7 +67,7 @@ def chosen_stages(file: ReleaseFile, only_stage: str) -> tuple[StageSpec, ...]:
 
 def check_release(file: ReleaseFile, only_stage: str, world: World) -> tuple[FindingView, ...]:
     """The findings that hold whatever the stage."""
-    found = release_findings(file, world.catalog)
+    found = (*release_findings(file, world.catalog), *secret_findings(file.release, world.secrets))
     if not chosen_stages(file, only_stage):
         names = ", ".join(stage.name for stage in file.stages)
         return (*found, FindingView("error", "stage-unknown", "release", f"the file has no stage {only_stage}; it has {names}"))

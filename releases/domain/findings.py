@@ -109,6 +109,18 @@ def refusal_findings(stage: StageSpec, refusal: Refusal) -> tuple[FindingView, .
 # ---- of the release ----
 
 
+def secret_findings(release: ReleaseSpec, secrets: Mapping[str, str]) -> tuple[FindingView, ...]:
+    """Secrets that are not stored, or not for this model; `secrets` are models (or `*`) by name."""
+    found = []
+    for variable, name in sorted(release.secrets.items()):
+        if secrets.get(name) in ("*", release.model):
+            continue
+        owner = f" for {release.model}" if name in secrets else ""
+        sentence = f"secrets.{variable} names {name}, and no such secret is stored{owner}; `denv secret set {name}` stores it"
+        found.append(_about_release("secret-unknown", sentence))
+    return tuple(found)
+
+
 def _about_release(code: str, sentence: str, severity: Severity = Severity.ERROR) -> FindingView:
     return FindingView(severity.value, code, "release", sentence)
 

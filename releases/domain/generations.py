@@ -15,7 +15,10 @@ _DIGITS = 12
 
 def pool_generation(role: Role, gpus: int, engine: EngineSpec, recipe: Recipe) -> str:
     """The hash of all that makes a replica what it is. The replica count is not in it: adding a replica restarts none."""
-    return _hash({"role": role, "gpus": gpus, "engine": engine, "version": recipe.engine_version})
+    told = msgspec.to_builtins(engine)
+    if not engine.secrets:  # releases from before there were any keep their hashes, and their engines run on
+        del told["secrets"]
+    return _hash({"role": role, "gpus": gpus, "engine": told, "version": recipe.engine_version})
 
 
 def compat_hash(pools: Sequence[tuple[Role, EngineSpec]], recipe: Recipe) -> str:

@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 _OPTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 _RECIPE = re.compile(r"[a-z0-9][a-z0-9.-]*/[a-z0-9][a-z0-9.-]*@\d{1,6}")
+VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _WEIGHTS = re.compile(r"hf://[^/\s@]+/[^/\s@]+(@\S+)?|file:///[^\s@]+(@\S+)?")
 _read_text = text("a text")
 _BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -30,8 +31,9 @@ def read_release(section: Section) -> ReleaseSpec | None:
     kv_cache = _kv_cache(section.section("kv-cache"))
     options = _by_role(section.section("engine"), _options)
     faults = _by_role(section.section("simulated-faults"), _faults)
+    secrets = _secrets(section.section("secrets"))
     section.finish()
-    return ReleaseSpec(model, weights, recipe, topology, kv_cache, options, faults) if topology else None
+    return ReleaseSpec(model, weights, recipe, topology, kv_cache, options, faults, secrets) if topology else None
 
 
 def _topology(section: Section) -> Topology | None:
@@ -91,6 +93,17 @@ def _options(section: Section) -> dict[str, str]:
         if not _OPTION.fullmatch(entry.key):
             section.fail(entry.place, entry.key, "not an option name; write it as the engine does, without the dashes before it")
     return options
+
+
+def _secrets(section: Section | None) -> dict[str, str]:
+    """`HF_TOKEN: hf-read`: the engines' variable, and the name of the stored secret that it holds. Never the value."""
+    secrets = {}
+    for entry in section.entries() if section is not None else ():
+        assert section is not None
+        secrets[entry.key] = section.take(entry.key, name("the name of a secret"), "")
+        if not VARIABLE.fullmatch(entry.key) or entry.key.startswith("DENV_"):
+            section.fail(entry.place, entry.key, "not a variable that an engine may be given; write it in capitals, as HF_TOKEN")
+    return secrets
 
 
 def _faults(section: Section) -> Faults:

@@ -94,6 +94,7 @@ class ReleaseSpec:
     kv_cache: KvCacheSpec = field(default_factory=KvCacheSpec)
     engine_options: dict[Role, dict[str, str]] = field(default_factory=dict)
     faults: dict[Role, Faults] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)  # names of stored secrets by the engines' variable that holds them
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ def engine_spec(release: ReleaseSpec, recipe: Recipe, role: Role, gpus: int) -> 
         prefix_caching=recipe.kv_cache.prefix_caching if kv.prefix_caching is None else kv.prefix_caching,
         options={**rules.options, **_kv_options(kv), **release.engine_options.get(role, {})},
         faults=release.faults.get(role, Faults()),
+        secrets=dict(release.secrets),
     )
 
 

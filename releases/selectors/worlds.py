@@ -23,6 +23,7 @@ def world_for(file: ReleaseFile, only_stage: str = "") -> World:
     return World(
         catalog=catalog(),
         fleets=fleets.fleet_views(),
+        secrets=fleets.secret_names(),
         stages={row.name: _stage_now(row) for row in rows},
         first=next((stage.name for stage in chosen_stages(file, only_stage)), ""),
         frozen={name: found for name, found in held.items() if found is not None},
