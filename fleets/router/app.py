@@ -21,6 +21,7 @@ from fleets.router.callers import RefusedError
 from fleets.router.client import ClientConnection
 from fleets.router.config import Config
 from fleets.router.control import Control
+from fleets.router.families import Family, families
 from fleets.router.gauges import Gauges
 from fleets.router.heads import Headers, RequestHead, RequestHeads
 from fleets.router.job import Job
@@ -29,7 +30,8 @@ from fleets.router.pipeline import Pipeline
 from fleets.router.policy import Stage
 from fleets.router.prefix import PrefixIndex
 from fleets.router.probe import Prober
-from fleets.router.prometheus import exposition
+from fleets.router.prometheus import TEXT_TYPE, text_page
+from fleets.router.prometheus_native import NATIVE_TYPE, native_page, wanted
 from fleets.router.report import Reporter
 from fleets.router.table import TableKeeper
 from fleets.router.telemetry import Telemetry
@@ -43,7 +45,6 @@ BACKLOG = 4096  # connections that wait to be taken
 LISTENERS = 8
 LAST_TRIES = 3  # for the report at the end
 _JSON: Headers = [(b"content-type", b"application/json")]
-_TEXT: Headers = [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")]
 
 
 class App:
@@ -111,13 +112,13 @@ class App:
         except RefusedError as refused:
             client.respond(refused.status, error_body(refused.detail, kind="invalid_request_error", code=refused.code), _JSON)
             return None
-        client.respond(*self._page(head.path, head.method))
+        client.respond(*self._page(head.path, head.method, head.header(b"accept")))
         return None
 
     def _unforeseen(self, error: BaseException) -> None:
         self.failures["request"] = self.failures.get("request", 0) + 1
 
-    def _page(self, path: str, method: bytes) -> tuple[int, bytes, Headers]:
+    def _page(self, path: str, method: bytes, accept: bytes) -> tuple[int, bytes, Headers]:
         if path in GENERATE_PATHS or method not in (b"GET", b"HEAD"):
             status = 405 if path in GENERATE_PATHS or path in ("/health", "/ready", "/metrics", "/v1/models") else 404
             return (
@@ -131,7 +132,9 @@ class App:
             ready, why = self.ready
             return (200 if ready else 503), orjson.dumps({"ready": ready, "detail": why}), _JSON
         if path == "/metrics":
-            return 200, self._metrics(), _TEXT
+            native = wanted(accept)
+            page = (native_page if native else text_page)(self._families())
+            return 200, page, [(b"content-type", NATIVE_TYPE if native else TEXT_TYPE)]
         if path == "/v1/models":
             return 200, orjson.dumps({"object": "list", "data": self._models()}), _JSON
         if path.startswith("/v1/models/") and (model := next((m for m in self._models() if m["id"] == path[11:]), None)):
@@ -153,7 +156,7 @@ class App:
             return False, "no routable unit"
         return True, ""
 
-    def _metrics(self) -> bytes:
+    def _families(self) -> list[Family]:
         extra = {
             "table_generation": float(self.table.generation),
             "reports_waiting": float(self.reporter.waiting),
@@ -163,7 +166,7 @@ class App:
             **{f"refused_{why}": float(count) for why, count in self.pipeline.callers.refused.items()},
             "unforeseen_failures": float(sum(self.failures.values())),
         }
-        return exposition(self.telemetry.all(), self.stage, extra)
+        return families(self.telemetry.all(), self.stage, extra)
 
     def _report(self, probes: tuple[ProbeResult, ...]) -> RouterReport:
         return RouterReport(
