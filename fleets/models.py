@@ -284,6 +284,7 @@ class RouteState(models.Model):
     weights_before = models.JSONField(default=dict)  # those of the table before
     conditional = models.JSONField(default=dict)  # fleets.domain.protocol.ConditionalPolicy
     alarms = models.JSONField(default=list)  # metrics.domain.types.AlarmSpec
+    synthetic = models.JSONField(null=True, blank=True)  # fleets.domain.protocol.Synthetic
     keys = models.JSONField(default=list)  # fleets.domain.protocol.ApiKey
     keys_required = models.BooleanField(default=False)
 

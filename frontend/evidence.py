@@ -81,5 +81,5 @@ def weigh(verdict: AlarmVerdict) -> Evidence:
 
 
 def table(verdicts: Sequence[AlarmVerdict]) -> tuple[Evidence, ...]:
-    """All rows."""
-    return tuple(weigh(verdict) for verdict in verdicts)
+    """All rows; of synthetic requests only what was counted."""
+    return tuple(weigh(verdict) for verdict in verdicts if verdict.n or not verdict.synthetic)

@@ -15,10 +15,12 @@ from denvweb.cli.rollout import exit_for, watch_to_end
 from denvweb.core import wire
 from denvweb.core.errors import InvalidError
 from releases.domain.spec import ReleaseFile, parse
+from releases.domain.spec_prompts import MOST_BYTES, all_put_in, prompt_files
 from releases.domain.views import DryRunView, FindingView, ReleaseView, RolloutView, StagePlanView
 
 _POLL_S = 0.2
 _MAX_FILE_BYTES = 16 * 2**20
+_MAX_PROMPT_FILE_BYTES = 4 * MOST_BYTES  # blank lines and quotes aside
 
 
 def read_spec(path: Path) -> str:
@@ -31,6 +33,24 @@ def read_spec(path: Path) -> str:
         raise InvalidError(f"{path}: {error.strerror}; name the file with -f") from error
     except UnicodeDecodeError as error:
         raise InvalidError(f"{path}: not text in UTF-8 (byte {error.start}); a release file is YAML") from error
+
+
+def with_prompts(text: str, path: Path) -> str:
+    """The text with the prompts of synthetic traffic in place of the files that it names, which are looked for beside it."""
+    contents = {}
+    for named in prompt_files(text):
+        file = path.parent / named.name
+        try:
+            if file.stat().st_size > _MAX_PROMPT_FILE_BYTES:
+                raise InvalidError(
+                    f"{path}:{named.place.line}: {named.name} has {file.stat().st_size:,} bytes; at most {MOST_BYTES:,} of prompts"
+                )
+            contents[named.name] = file.read_text(encoding="utf-8")
+        except OSError as error:
+            raise InvalidError(f"{path}:{named.place.line}: the prompts in {named.name} cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise InvalidError(f"{path}:{named.place.line}: {named.name} is not text in UTF-8 (byte {error.start})") from error
+    return all_put_in(text, contents)
 
 
 def check_locally(text: str, path: Path) -> None:
@@ -118,7 +138,7 @@ def release(
 
     Exit status 0: it fits (or is under way), 1: it does not fit, 2: the file itself is wrong.
     """
-    text = read_spec(path)
+    text = with_prompts(read_spec(path), path)
     check_locally(text, path)
     client = Client()
     if only_check:

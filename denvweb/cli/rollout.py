@@ -12,6 +12,7 @@ from denvweb.cli.output import echo_json, json_option, paint, redrawn, split_sta
 from denvweb.core.errors import DenvError
 from fleets.domain.views import UnitView
 from metrics.domain.views import AlarmVerdict
+from releases.domain.synthetic import synthetic_text
 from releases.domain.views import PreflightView, RolloutView, StageView
 
 _WATCH_EVERY_S = 1.0
@@ -67,7 +68,9 @@ def rollout_text(rollout: RolloutView, stage: StageView) -> str:
     ]  # fmt: skip
     lines.append("steps  " + "   ".join(steps))
     if rollout.verdicts:
-        lines.append(table([verdict_row(verdict) for verdict in rollout.verdicts], indent="  "))
+        lines.append(table([verdict_row(verdict) for verdict in rollout.verdicts if verdict.n or not verdict.synthetic], indent="  "))
+    if made := synthetic_text(rollout.verdicts):
+        lines.append(f"evidence: {made}")
     lines.append(f"{'why it waits' if rollout.active else 'outcome'}: {rollout.why}")
     return "\n".join(lines)
 

@@ -235,6 +235,19 @@ class ApiKey:
 
 
 @dataclass(frozen=True, slots=True)
+class Synthetic:
+    """Requests that a router makes itself, so many a second on each of two releases, whenever users make fewer on the first.
+
+    They go the way of everybody's, and are counted as probes: never in users' figures.
+    """
+
+    per_s: float
+    tokens: int
+    prompts: tuple[str, ...] = ()
+    releases: tuple[str, ...] = ()  # the new one, and the one that it is compared with
+
+
+@dataclass(frozen=True, slots=True)
 class RouterTable:
     """All that a router of a stage needs. `weights` sum to 10,000 over releases (basis points), or are empty before the first release."""
 
@@ -246,6 +259,7 @@ class RouterTable:
     units: tuple[RouteUnit, ...] = ()
     conditional: ConditionalPolicy = field(default_factory=ConditionalPolicy)
     alarms: tuple[AlarmSpec, ...] = ()
+    synthetic: Synthetic | None = None
     keys: tuple[ApiKey, ...] = ()
     keys_required: bool = False  # requests without a key are refused
 

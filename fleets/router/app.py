@@ -33,6 +33,7 @@ from fleets.router.probe import Prober
 from fleets.router.prometheus import TEXT_TYPE, text_page
 from fleets.router.prometheus_native import NATIVE_TYPE, native_page, wanted
 from fleets.router.report import Reporter
+from fleets.router.synthetic import Tester
 from fleets.router.table import TableKeeper
 from fleets.router.telemetry import Telemetry
 from fleets.router.tls import certificate_load, tls_context
@@ -79,6 +80,7 @@ class App:
         self.control = Control(config)
         self.reporter = Reporter(self.control, self._report)
         self.prober = Prober(self.stage, self.pipeline, self.reporter.probed)
+        self.tester = Tester(self.stage, self.pipeline, self.telemetry, peers=max(1, config.peers), sleep=asyncio.sleep)
         self.gauges = Gauges(
             self.stage, self.pool, self.telemetry, hung_after_s=config.hung_after_s, token_s=config.prefill_token_deadline_s
         )
@@ -200,6 +202,7 @@ class App:
             "report": (self._tell, self.config.report_every_s),
             "gauges": (self._look, self.config.gauge_every_s),
             "clients": (self._sweep, 10.0),
+            "synthetic": (self.tester.step, 0.0),
             "access-log": (self._write_log, 1.0),
         }
         if self.sharing is not None:
@@ -251,6 +254,7 @@ class App:
             task.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         await self.prober.close()
+        await self.tester.close()
         await self.gauges.close()
         self.reporter.cut(last=True)
         await self._send_last()

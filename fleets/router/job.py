@@ -39,7 +39,6 @@ class Job(Wanted, Whole):
     __slots__ = (
         "_choice", "_engine_id", "_gate_place", "_met", "_opening", "_pair", "_prefill", "_relay", "_services", "_tried",
         "engines", "holds_kv", "leg", "over", "prefill_cached", "prefill_failure", "prefill_release",
-
     )  # fmt: skip
 
     def __init__(self, services: Services, head: RequestHead, client: Client, ask: Ask, request_id: bytes, start_s: float) -> None:
@@ -69,7 +68,7 @@ class Job(Wanted, Whole):
         services = self._services
         choice = self._choice = services.stage.choose(self)
         if choice is None:
-            self.series = services.nowhere(probe=self.pin is not None)
+            self.series = services.nowhere(probe=self.pin is not None or self.only is not None, only=self.only)
             self.refuse(503, "no-unit", "no serving unit can take this request now", retry_after_s=2)
             return
         services.stage.enter(choice)
@@ -494,5 +493,10 @@ class Job(Wanted, Whole):
     def _series(self, choice: Choice, route: Route) -> Series:
         spec = choice.unit.spec
         return self._services.telemetry.series(
-            spec.unit, self.prefill_release or spec.prefill_release, choice.decode.release, route, self.pin is not None
+            spec.unit,
+            self.prefill_release or spec.prefill_release,
+            choice.decode.release,
+            route,
+            self.pin is not None or self.only is not None,
+            self.pin is None,
         )

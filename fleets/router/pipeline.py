@@ -43,7 +43,7 @@ class Pipeline:
         self.jobs: set[Job] = set()  # in flight
         self.idle = asyncio.Event()  # set when the last of them ended
 
-    def begin(self, head: RequestHead, body: bytes, client: Client, pin: Pin | None = None) -> Job | None:
+    def begin(self, head: RequestHead, body: bytes, client: Client, pin: Pin | None = None, only: str | None = None) -> Job | None:
         """Set a generation request on its way; None when it was no valid one, and is answered."""
         start_s = now()
         request_id = head.request_id
@@ -52,7 +52,7 @@ class Pipeline:
             request_id = b"%b%08x" % (self._id_prefix, self._serial)
         callers = self._services.callers
         try:
-            caller = callers.check(head) if pin is None else None
+            caller = callers.check(head) if pin is None and only is None else None
             ask = openai.parse(head.path, body)
             table = self._stage.table
             if table is not None and ask.model != table.model:
@@ -71,7 +71,7 @@ class Pipeline:
         if self.tracer is not None:
             job.leg_id = b"%b\r\ntraceparent: %b" % (request_id, self.tracer.begin(job))
         job.session_point = head.session[1] if head.session is not None else self._session_point(head)
-        job.pin = pin
+        job.pin, job.only = pin, only
         self.jobs.add(job)
         try:
             job.start()
@@ -84,9 +84,9 @@ class Pipeline:
         """To be called every second: KV that prefill keeps must not be fetched after its lease."""
         self._services.leases.look(self.jobs)
 
-    async def serve(self, head: RequestHead, body: bytes, client: Client, *, pin: Pin | None = None) -> Job | None:
+    async def serve(self, head: RequestHead, body: bytes, client: Client, *, pin: Pin | None = None, only: str | None = None) -> Job | None:
         """The same, and wait for its end; cancelling it ends the request."""
-        job = self.begin(head, body, client, pin)
+        job = self.begin(head, body, client, pin, only)
         if job is None or job.over:
             return job
         self._probes[job] = done = asyncio.get_running_loop().create_future()
@@ -146,7 +146,7 @@ class Pipeline:
             self.tracer.end(job)
         if not jobs:
             self.idle.set()
-        if job.pin is not None and (done := self._probes.get(job)) is not None and not done.done():
+        if (job.pin is not None or job.only is not None) and (done := self._probes.get(job)) is not None and not done.done():
             done.set_result(None)
 
     def _session_point(self, head: RequestHead) -> float | None:

@@ -178,6 +178,7 @@ class Want(Protocol):
     """What the choice depends on, of one request."""
 
     pin: Pin | None
+    only: str | None  # the release that it is for, and no other; None for users' requests
     avoid: frozenset[str]  # replicas that failed this request already
     release: str | None  # picked for it already: a second try is not a second request
     samples: int
@@ -299,13 +300,13 @@ class Stage:
         """Release, unit, decode replica, and local or remote; None when no unit can take it."""
         if want.pin is not None:
             return self._pinned(want, want.pin)
-        release = want.release or self._release(want.session_point)
+        release = want.release or want.only or self._release(want.session_point)
         if release is None:
             return None
         now_s = self._clock_s()
         unit = self._unit(release, want, now_s)
         fallback = unit is None
-        if unit is None:
+        if unit is None and want.only is None:
             others = sorted((name for name in self._shares.weights if name != release), key=lambda name: -self._shares.weights[name])
             unit = next((found for name in others if (found := self._unit(name, want, now_s)) is not None), None)
         if unit is None:
@@ -321,6 +322,12 @@ class Stage:
                 return None
             decode, held = picked, all_held[decodes.index(picked)]
         return self._choice(unit, decode, held, want, release, fallback, now_s)
+
+    def serves(self, release: str) -> bool:
+        """Whether a release has a share of the traffic and a unit that can take it now."""
+        return bool(self.weights.get(release)) and any(
+            _usable(unit.decodes, _NONE, self._clock_s()) for unit in self._by_release.get(release, ())
+        )
 
     def _release(self, session_point: float | None) -> str | None:
         if session_point is None:

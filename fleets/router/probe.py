@@ -10,54 +10,16 @@ import orjson
 
 from denvweb.core.backoff import Backoff
 from fleets.domain.protocol import ProbeResult, ReplicaReadiness
-from fleets.router.chunks import content_of
-from fleets.router.heads import Headers, RequestHead
+from fleets.router.answer import Answer
+from fleets.router.heads import RequestHead
 from fleets.router.openai import engine_message
 from fleets.router.pipeline import Pipeline
 from fleets.router.policy import Pin, Stage, UnitState
-from fleets.router.upstream import Connection
 
 AGAIN_S = 5.0  # a unit that passed, and is still to be probed, is probed again after this
 DEADLINE_S = 60.0
 _BACKOFF = Backoff(first_s=0.5, cap_s=10.0)
 _PROMPT = "denv checks that this unit answers end to end. Count from one to four."
-
-
-class _Answer:
-    """A client in memory."""
-
-    peer = "probe"
-
-    def __init__(self) -> None:
-        self.status = 0
-        self.parts: list[bytes] = []
-
-    def respond(self, status: int, body: bytes, headers: Headers) -> None:
-        self.status, self.parts = status, [body]
-
-    def answer(self, head: bytes, body: bytes) -> None:
-        self.status, self.parts = int(head[9:12]), [body]
-
-    def begin(self, head: bytes) -> None:
-        self.status = int(head[9:12])
-
-    def write(self, data: bytes) -> None:
-        self.parts.append(data)
-
-    def pass_on(self, data: bytes, *, last: bool) -> None:
-        self.parts.append(content_of(data))
-
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-    def end(self) -> None:
-        """All is there."""
-
-    def close(self) -> None:
-        """There is no connection."""
-
-    def feed_from(self, source: Connection | None) -> None:
-        """Never slow."""
 
 
 class Prober:
@@ -119,7 +81,7 @@ class Prober:
             "stream": True,
         }
         head = RequestHead(b"POST", b"/v1/chat/completions", [(b"content-type", b"application/json")])
-        answer = _Answer()
+        answer = Answer("probe")
         try:
             async with asyncio.timeout(DEADLINE_S):
                 job = await self._pipeline.serve(head, orjson.dumps(body), answer, pin=pin)

@@ -67,8 +67,8 @@ class Services:
             head.prefixes[address] = prefix
         return b"%b%b\r\ncontent-length: %d\r\n\r\n%b" % (prefix, leg_id, len(body), body)
 
-    def nowhere(self, *, probe: bool) -> Series:
-        """A request without a unit still counts: to the release with the most weight."""
+    def nowhere(self, *, probe: bool, only: str | None = None) -> Series:
+        """A request without a unit still counts: to the one release that it was for, or the one with the most weight."""
         weights = self.stage.weights
-        release = max(weights, key=lambda name: weights[name], default="")
+        release = only or max(weights, key=lambda name: weights[name], default="")
         return self.telemetry.series("", release, release, Route.LOCAL, probe)

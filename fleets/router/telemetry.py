@@ -39,13 +39,14 @@ class Series:
     """
 
     __slots__ = (
-        "_counters", "_histograms", "_idle", "alarms", "e2e", "first_step", "gaps", "key", "prefill", "queue", "remote", "requests",
-        "tokens_cached", "tokens_in", "tokens_out", "tokens_remote", "tokens_uncached", "total_counters", "total_histograms",
-        "transfer", "ttft", "ttft_limit_s",
+        "_counters", "_histograms", "_idle", "_judged", "alarms", "e2e", "first_step", "gaps", "key", "prefill", "queue", "remote",
+        "requests", "tokens_cached", "tokens_in", "tokens_out", "tokens_remote", "tokens_uncached", "total_counters",
+        "total_histograms", "transfer", "ttft", "ttft_limit_s",
     )  # fmt: skip
 
-    def __init__(self, key: SeriesKey, alarms: Sequence[AlarmSpec]) -> None:
+    def __init__(self, key: SeriesKey, alarms: Sequence[AlarmSpec], *, judged: bool = True) -> None:
         self.key = key
+        self._judged = judged  # or no alarm is to hear of it
         self.remote = key.route is Route.REMOTE
         self.watch(alarms)
         self._counters: dict[str, int] = {}
@@ -64,7 +65,7 @@ class Series:
 
     def watch(self, alarms: Sequence[AlarmSpec]) -> None:
         """Count against these limits from now on."""
-        self.alarms = AlarmCounter(alarms)
+        self.alarms = AlarmCounter(alarms if self._judged else ())
         self.ttft_limit_s = max((spec.limit_s or 0.0 for spec in alarms if spec.metric == Metric.TTFT), default=None)
 
     def count(self, name: str, by: int = 1) -> None:
@@ -115,6 +116,11 @@ class Series:
         return delta
 
     @property
+    def total_requests(self) -> int:
+        """Since the start."""
+        return self.total_counters.get("requests", 0) + self._counters.get("requests", 0) + self.requests
+
+    @property
     def stale(self) -> bool:
         """Nothing was counted for long."""
         return self._idle >= IDLE_WINDOWS
@@ -126,7 +132,7 @@ class Telemetry:
     def __init__(self, stage: str) -> None:
         self._stage = stage
         self._alarms: tuple[AlarmSpec, ...] = ()
-        self._series: dict[tuple[str, str, str, str, bool], Series] = {}
+        self._series: dict[tuple[str, str, str, str, bool, bool], Series] = {}
         self._leftover: list[SeriesDelta] = []
 
     def set_alarms(self, alarms: Sequence[AlarmSpec]) -> None:
@@ -138,14 +144,19 @@ class Telemetry:
         for series in self._series.values():
             series.watch(self._alarms)
 
-    def series(self, unit: str, prefill_release: str, decode_release: str, route: Route, probe: bool) -> Series:
-        """The series of a key, made when it is new."""
-        parts = (unit, prefill_release, decode_release, route._value_, probe)  # an enum's own hash is a call of Python
+    def series(self, unit: str, prefill_release: str, decode_release: str, route: Route, probe: bool, judged: bool = True) -> Series:
+        """The series of a key, made when it is new. One that is not `judged` counts for no alarm, and else as others of its key."""
+        parts = (unit, prefill_release, decode_release, route._value_, probe, judged)  # an enum's own hash is a call of Python
         held = self._series.get(parts)
         if held is None:
             key = SeriesKey(self._stage, unit, prefill_release, decode_release, route, probe)
-            held = self._series[parts] = Series(key, self._alarms)
+            held = self._series[parts] = Series(key, self._alarms, judged=judged)
         return held
+
+    def users_requests(self, release: str) -> int:
+        """How many of users' requests in which a release had a part have ended since the start."""
+        users = (series for series in self._series.values() if not series.key.probe)
+        return sum(series.total_requests for series in users if release in (series.key.prefill_release, series.key.decode_release))
 
     def all(self) -> Iterable[Series]:
         """Every series, for /metrics."""

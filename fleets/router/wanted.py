@@ -17,11 +17,12 @@ _NONE: frozenset[str] = frozenset()
 class Wanted(Reply):
     """See `policy.Want`."""
 
-    __slots__ = ("_blocks", "avoid", "pin", "release", "samples", "session_point", "tokens_per_byte")
+    __slots__ = ("_blocks", "avoid", "only", "pin", "release", "samples", "session_point", "tokens_per_byte")
 
     def __init__(self, services: Services, head: RequestHead, client: Client, ask: Ask, request_id: bytes, start_s: float) -> None:
         Reply.__init__(self, head, client, ask, request_id, start_s)
         self.pin: Pin | None = None
+        self.only: str | None = None  # a release that denv tries out with it; None for users' requests
         self.avoid = _NONE  # replicas that failed this request already
         self.release: str | None = None  # picked for it already: a second try is not a second request
         self.samples = ask.samples

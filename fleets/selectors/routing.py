@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from denvweb.core import wire
 from denvweb.core.errors import NotFoundError
-from fleets.domain.protocol import ConditionalPolicy, ReplicaReadiness, RouteReplica, RouterTable, RouteUnit
+from fleets.domain.protocol import ConditionalPolicy, ReplicaReadiness, RouteReplica, RouterTable, RouteUnit, Synthetic
 from fleets.domain.types import NodeState, PoolSpec, Role, UnitSpec
 from fleets.domain.views import ReplicaState, RoutersView
 from fleets.models import Replica, Router, RouteState, Unit
@@ -44,6 +44,7 @@ def table_of(state: RouteState, units: Sequence[Unit]) -> RouterTable:
         units=tuple(routes),
         conditional=wire.from_plain(state.conditional, ConditionalPolicy),
         alarms=wire.from_plain(state.alarms, tuple[AlarmSpec, ...]),
+        synthetic=wire.from_plain(state.synthetic, Synthetic) if state.synthetic else None,
         keys=keys_of(state),
         keys_required=state.keys_required,
     )

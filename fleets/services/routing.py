@@ -11,7 +11,7 @@ from django.db import transaction
 from denvweb.core import wire
 from denvweb.core.errors import InvalidError
 from denvweb.wake import poke
-from fleets.domain.protocol import ConditionalPolicy, RouterTable
+from fleets.domain.protocol import ConditionalPolicy, RouterTable, Synthetic
 from fleets.models import RouteState, Unit, generation_next
 from fleets.selectors.routing import table_of
 from fleets.selectors.rows import units_with_ranks
@@ -55,6 +55,15 @@ def routing_set(*, stage: str, model: str, weights: Mapping[str, int], condition
         state.weights_generation = state.generation
     state.save()
     return state.generation
+
+
+@transaction.atomic
+def synthetic_set(*, stage: str, synthetic: Synthetic | None) -> None:
+    """Have routers make requests of their own, or no more."""
+    state = stage_lock(stage=stage)
+    state.synthetic = wire.to_plain(synthetic) if synthetic is not None else None
+    routes_changed(state)
+    state.save()
 
 
 @transaction.atomic

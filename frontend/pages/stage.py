@@ -21,6 +21,7 @@ from frontend.pages.base import PageRequest, page, show
 from frontend.pages.overview import two_releases
 from metrics.domain.views import GroupView
 from metrics.selectors import metrics_view
+from releases.domain.synthetic import synthetic_text
 from releases.domain.views import PlanStepView, RolloutView, StageView
 from releases.selectors.heads import stage_head
 from releases.selectors.stages import stage_view
@@ -139,7 +140,12 @@ def _rollout_context(stage: StageView, now: datetime) -> dict[str, Any]:
     rollout = stage.rollout
     if rollout is None:
         return {"rollout": None}
-    return {"rollout": rollout, "rail": steps(rollout, now), "evidence": evidence.table(rollout.verdicts)}
+    return {
+        "rollout": rollout,
+        "rail": steps(rollout, now),
+        "evidence": evidence.table(rollout.verdicts),
+        "synthetic": synthetic_text(rollout.verdicts),
+    }
 
 
 def _living(stage: StageView, now: datetime, may: Collection[Action]) -> dict[str, Any]:

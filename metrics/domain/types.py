@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+
+SYNTHETIC = " synthetic"  # ends the name of an alarm on requests that denv made
 
 
 class Route(StrEnum):
@@ -56,11 +58,18 @@ class AlarmSpec:
     limit: float | None = None
     over: float | None = None
     base_s: float | None = None
+    synthetic: bool = False  # of the requests that denv made, and of them alone
 
     @property
     def key(self) -> str:
         """What its counts are kept under: another `base_s` is another question, and its counts never add up with the old ones."""
-        return self.name if self.base_s is None else f"{self.name}@{self.base_s * 1e6:.0f}us"
+        name = self.name.removesuffix(SYNTHETIC)
+        return name if self.base_s is None else f"{name}@{self.base_s * 1e6:.0f}us"
+
+    @property
+    def synthetic_twin(self) -> AlarmSpec:
+        """The same question of the requests that denv made."""
+        return replace(self, name=self.name + SYNTHETIC, synthetic=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,7 @@ def verdict_of(spec: AlarmSpec, state: JudgeState, arms: Arms, *, alpha: float, 
         baseline_breaching=with_baseline and log_arm_evidence(spec, state.baseline) >= -log(alpha),
         relative_evidence=as_ratio(log_relative_evidence(state.relative)) if with_baseline else None,
         fresh=fresh,
+        synthetic=spec.synthetic,
         at_once=at_once,
         lasted_s=lasted_s,
     )
@@ -179,5 +180,6 @@ def _compared(spec: AlarmSpec, state: JudgeState, arms: Arms, *, alpha: float, f
         baseline_k=baseline.k,
         relative_evidence=as_ratio(evidence),
         fresh=fresh,
+        synthetic=spec.synthetic,
     )
     return replace(verdict, sentence=sentence_of(verdict))

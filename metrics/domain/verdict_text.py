@@ -37,7 +37,7 @@ def sentence_of(verdict: AlarmVerdict) -> str:
 
 def counted_text(verdict: AlarmVerdict) -> str:
     """`9 of 1,204 requests over 1,500 ms (0.75%, 0.34-1.41%)`."""
-    trials = "readings" if verdict.metric == KV_USE else "requests"
+    trials = "readings" if verdict.metric == KV_USE else "synthetic requests" if verdict.synthetic else "requests"
     if not verdict.n or verdict.rate is None or verdict.rate_low is None or verdict.rate_high is None:
         return f"no {trials} yet"
     bounds = f"{_percent(verdict.rate_low)}-{_percent(verdict.rate_high)}%"

@@ -54,8 +54,8 @@ def users_windows(*, stage: str, begin: datetime, end: datetime) -> QuerySet[Win
 
 _ARMS = """
 WITH asked AS (
-    SELECT * FROM unnest(%(stage)s::text[], %(begin)s::timestamptz[], %(rolled)s::timestamptz[], %(canary)s::text[], %(baseline)s::text[])
-        WITH ORDINALITY AS ask (stage, begin_at, rolled_from, canary, baseline, place)
+    SELECT * FROM unnest(%(stage)s::text[], %(begin)s::timestamptz[], %(rolled)s::timestamptz[], %(canary)s::text[], %(baseline)s::text[],
+        %(probed)s::bool[]) WITH ORDINALITY AS ask (stage, begin_at, rolled_from, canary, baseline, probed, place)
 ), bounded AS (
     SELECT asked.*, (
         SELECT max(kept.start_at) + make_interval(secs => %(rolled_s)s) FROM metrics_window kept
@@ -63,8 +63,8 @@ WITH asked AS (
             AND kept.start_at >= asked.rolled_from AND kept.start_at < %(now)s
     ) AS rolled_to FROM asked
 )
-SELECT bounded.place, bounded.canary IN (row.prefill_release, row.decode_release), row.alarms::text
-FROM bounded JOIN metrics_window row ON row.stage = bounded.stage AND NOT row.probe
+SELECT bounded.place, bounded.canary IN (row.prefill_release, row.decode_release), row.probe, row.alarms::text
+FROM bounded JOIN metrics_window row ON row.stage = bounded.stage AND (bounded.probed OR NOT row.probe)
     AND row.start_at >= bounded.begin_at AND row.start_at < %(now)s
 WHERE (row.decode_release IN (bounded.canary, bounded.baseline) OR row.prefill_release IN (bounded.canary, bounded.baseline))
     AND row.seconds = CASE WHEN row.start_at >= bounded.rolled_from AND row.start_at < bounded.rolled_to
@@ -78,7 +78,7 @@ def alarm_arms(asks: Sequence[AlarmAsk], now: datetime) -> list[dict[str, Arms]]
     Whatever the canary had a part in is the canary's.
     """
     begins = [floor_to(ask.since, WINDOW_S if now - ask.since < _FINE_KEPT else ROLLED_S) for ask in asks]
-    sums = [(Figures(), Figures()) for _ in asks]
+    sums = [_Sums() for _ in asks]
     with connection.cursor() as cursor:
         cursor.execute(
             _ARMS,
@@ -88,22 +88,34 @@ def alarm_arms(asks: Sequence[AlarmAsk], now: datetime) -> list[dict[str, Arms]]
                 "rolled": [_ceil_to(begin, ROLLED_S) for begin in begins],
                 "canary": [ask.canary_release for ask in asks],
                 "baseline": [ask.baseline_release or ask.canary_release for ask in asks],
+                "probed": [any(spec.synthetic for spec in ask.counted) for ask in asks],
                 "rolled_s": ROLLED_S,
                 "window_s": WINDOW_S,
                 "now": now,
             },
         )
-        for place, is_canary, alarms in cursor.fetchall():
-            sums[place - 1][0 if is_canary else 1].add_alarms(wire.decode(alarms, dict[str, AlarmCount]))
-    return [_arms(ask, *counted) for ask, counted in zip(asks, sums, strict=True)]
+        for place, is_canary, probe, alarms in cursor.fetchall():
+            sums[place - 1].of(is_canary, probe).add_alarms(wire.decode(alarms, dict[str, AlarmCount]))
+    return [_arms(ask, counted) for ask, counted in zip(asks, sums, strict=True)]
 
 
-def _arms(ask: AlarmAsk, canary: Figures, baseline: Figures) -> dict[str, Arms]:
-    against = baseline.alarms if ask.baseline_release else None
-    return {
-        spec.name: Arms(canary.alarms.get(spec.key, NOTHING), None if against is None else against.get(spec.key, NOTHING))
-        for spec in ask.counted
-    }
+class _Sums:
+    """Both arms, of users' requests and of those that denv made."""
+
+    def __init__(self) -> None:
+        self._sums = {(is_canary, probe): Figures() for is_canary in (True, False) for probe in (True, False)}
+
+    def of(self, is_canary: bool, probe: bool) -> Figures:
+        return self._sums[is_canary, probe]
+
+
+def _arms(ask: AlarmAsk, sums: _Sums) -> dict[str, Arms]:
+    found = {}
+    for spec in ask.counted:
+        canary = sums.of(True, spec.synthetic).alarms.get(spec.key, NOTHING)
+        baseline = sums.of(False, spec.synthetic).alarms.get(spec.key, NOTHING) if ask.baseline_release else None
+        found[spec.name] = Arms(canary, baseline)
+    return found
 
 
 def stages_fresh(stages: Collection[str], now: datetime) -> set[str]:

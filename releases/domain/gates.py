@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from denvweb.core.units import format_ratio
-from metrics.domain.types import AlarmSpec
+from metrics.domain.types import SYNTHETIC, AlarmSpec
 from metrics.domain.views import AlarmVerdict
 from releases.domain.rollout_types import Reason
 from releases.domain.spec_types import RolloutPolicy
@@ -81,7 +81,8 @@ def _errors_plainly(verdict: AlarmVerdict) -> bool:
 
 def _plain(verdict: AlarmVerdict, overruled: bool) -> Judgement:
     ratio = verdict.k / verdict.n
-    sentence = f"errors: {verdict.k:g} of {verdict.n:,} requests failed ({format_ratio(ratio)}), plainly over {ERRORS_PLAINLY:.0%}"
+    made = "synthetic requests" if verdict.synthetic else "requests"
+    sentence = f"errors: {verdict.k:g} of {verdict.n:,} {made} failed ({format_ratio(ratio)}), plainly over {ERRORS_PLAINLY:.0%}"
     if verdict.baseline_n >= ERRORS_FEWEST and verdict.baseline_k / verdict.baseline_n > ratio / 2 and not overruled:
         both = f"{sentence}; of the old release's, {verdict.baseline_k:g} of {verdict.baseline_n:,}: the cause is elsewhere"
         return Judgement(Ruling.HOLD, Reason.BASELINE_BREACHING, both, evidence=evidence_of(verdict))
@@ -110,15 +111,31 @@ def hold_over(
 
 
 def _missing(verdicts: Sequence[AlarmVerdict], policy: RolloutPolicy, counted: Mapping[str, int]) -> str:
-    """What is not proved yet; empty when all is."""
-    open_ = []
+    """What is not proved yet; empty when all is. Where denv makes requests of its own, an alarm is proved on those or on users'."""
+    by_alarm: dict[str, list[AlarmVerdict]] = {}
     for verdict in verdicts:
-        new = verdict.n - counted.get(verdict.alarm, 0)
-        proved = verdict.healthy and new > 0
-        if verdict.tripped or not (proved or new >= policy.min_requests):
-            health = "" if verdict.alarm == GUARD.name else f", health {_ratio(verdict.health)} : 1 of {_ratio(verdict.health_needs)} : 1"
-            open_.append(f"{verdict.alarm} has n={new:,} of {policy.min_requests:,}{health}")
+        by_alarm.setdefault(verdict.alarm.removesuffix(SYNTHETIC), []).append(verdict)
+    open_ = []
+    for alarm, asked in by_alarm.items():
+        if any(verdict.tripped for verdict in asked) or not any(_proved(verdict, policy, counted) for verdict in asked):
+            open_.append(f"{alarm} has {' and '.join(_short(verdict, policy, counted) for verdict in asked)}")
     return "; ".join(open_)
+
+
+def _new(verdict: AlarmVerdict, counted: Mapping[str, int]) -> int:
+    return verdict.n - counted.get(verdict.alarm, 0)
+
+
+def _proved(verdict: AlarmVerdict, policy: RolloutPolicy, counted: Mapping[str, int]) -> bool:
+    new = _new(verdict, counted)
+    return (verdict.healthy and new > 0) or new >= policy.min_requests
+
+
+def _short(verdict: AlarmVerdict, policy: RolloutPolicy, counted: Mapping[str, int]) -> str:
+    own = "synthetic " if verdict.synthetic else ""
+    plain = verdict.over is not None or verdict.alarm.removesuffix(SYNTHETIC) == GUARD.name
+    health = "" if plain else f", health {_ratio(verdict.health)} : 1 of {_ratio(verdict.health_needs)} : 1"
+    return f"{own}n={_new(verdict, counted):,} of {policy.min_requests:,}{health}"
 
 
 def told(verdict: AlarmVerdict) -> str:
@@ -133,6 +150,7 @@ def evidence_of(verdict: AlarmVerdict) -> dict[str, Any]:
     """What the journal keeps of a verdict."""
     return {
         "alarm": verdict.alarm,
+        "synthetic": verdict.synthetic,
         "n": verdict.n,
         "k": verdict.k,
         "rate": verdict.rate,

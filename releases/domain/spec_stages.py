@@ -6,11 +6,13 @@ from itertools import pairwise
 
 from releases.domain.source import Node
 from releases.domain.spec_alarms import Alarms, for_stage
+from releases.domain.spec_prompts import read_prompts, read_rate
 from releases.domain.spec_reader import NAME_RULE, Section, Wrong, choice, count_range, duration, is_name, name, ratio, several, whole
 from releases.domain.spec_topology import read_topology
-from releases.domain.spec_types import Approval, Mode, PoolTopology, RolloutPolicy, Scaling, StageSpec, Topology
+from releases.domain.spec_types import Approval, Mode, PoolTopology, ProbePolicy, RolloutPolicy, Scaling, StageSpec, Topology
 
 MOST_UNITS = 1024
+PROBE_TOKENS = 32  # of a synthetic request's answer, unless the file says otherwise
 
 
 # Stands in for a release's topology that has mistakes of its own, so that a stage's changes to it are checked all the same.
@@ -64,6 +66,7 @@ def _rollout(section: Section | None) -> RolloutPolicy:
         deadline_s=section.take("deadline", lambda node: duration(node, least_s=10.0), default.deadline_s),
         min_requests=section.take("min-requests", whole("a number of requests", 1, 100_000_000), default.min_requests),
         max_wait_s=section.take("max-wait", duration, default.max_wait_s),
+        probe=_probe(section.section("probe")),
     )
     if policy.canary_ratio > policy.steps[0]:
         section.fail(
@@ -71,6 +74,16 @@ def _rollout(section: Section | None) -> RolloutPolicy:
         )
     section.finish()
     return policy
+
+
+def _probe(section: Section | None) -> ProbePolicy | None:
+    if section is None:
+        return None
+    per_s = section.take("rate", read_rate, 1.0)
+    prompts = section.take("prompts", read_prompts, (), missing="this is missing; name a file with one prompt a line, or write a list")
+    tokens = section.take("tokens", whole("a number of tokens", 1, 4096), PROBE_TOKENS)
+    section.finish()
+    return ProbePolicy(per_s, prompts, tokens) if prompts else None
 
 
 def _steps(node: Node) -> tuple[float, ...] | Wrong:

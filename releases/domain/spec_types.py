@@ -98,6 +98,15 @@ class ReleaseSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ProbePolicy:
+    """Requests that denv makes where users make too few: `per_s` on the new release and as many on the old, of `tokens` each."""
+
+    per_s: float
+    prompts: tuple[str, ...]
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutPolicy:
     """How a stage is rolled out. These are the defaults; ratios are of the stage's traffic.
 
@@ -115,6 +124,7 @@ class RolloutPolicy:
     deadline_s: float = 1800.0
     min_requests: int = 100
     max_wait_s: float = 1800.0
+    probe: ProbePolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from denvweb.failpoints import reach
 from denvweb.wake import wake
 from fleets import selectors as fleet_selectors
 from fleets import services as fleets
-from fleets.domain.protocol import ConditionalPolicy
+from fleets.domain.protocol import ConditionalPolicy, Synthetic
 from metrics.domain.types import AlarmSpec
 from metrics.domain.views import AlarmVerdict
 from metrics.services import event_append
@@ -38,6 +38,7 @@ from releases.domain.rollout_types import (
     SetWeights,
     StopUnit,
 )
+from releases.domain.synthetic import synthetic_of
 from releases.models import Release, Rollout, Stage
 from releases.selectors.releases import stage_spec
 from releases.selectors.scales import conditional_now
@@ -49,8 +50,8 @@ def decision_write(
     *, row: Rollout, decision: Decision, verdicts: Sequence[AlarmVerdict] | None = None, now: datetime, via: str = "system"
 ) -> bool:
     """Write a decision within the caller's transaction, which holds the row's lock. True when another look may find more to do."""
-    state = decision.state
-    moved = has_moved(wire.from_plain(row.data, RolloutState), state)
+    before, state = wire.from_plain(row.data, RolloutState), decision.state
+    moved = has_moved(before, state)
     fields: dict[str, Any] = {}
     if moved:
         fields |= {
@@ -67,6 +68,8 @@ def decision_write(
     if fields and not Rollout.objects.filter(pk=row.pk, generation=row.generation).update(**fields):
         raise ConflictError(f"Rollout {row.pk} was decided on elsewhere.", code="stale-generation")
     effects_apply(stage=row.stage, effects=decision.effects, alarms=state.alarms, conditional=state.conditional)
+    if (synthetic := synthetic_of(state)) != synthetic_of(before):
+        fleets.synthetic_set(stage=state.stage, synthetic=_with_prompts(row.stage, synthetic))
     for event in decision.events:
         event_write(event=event, stage=state.stage, rollout=row.pk, release=state.new.release, via=via)
     if moved and state.phase in ENDED:
@@ -133,6 +136,14 @@ _UNIT_EFFECTS: Mapping[type, Callable[[Any], object]] = {
 
 def _key(stage: Stage) -> str:
     return f"{stage.model.name}/{stage.name}"
+
+
+def _with_prompts(stage: Stage, synthetic: Synthetic | None) -> Synthetic | None:
+    """The prompts are the new release's own."""
+    if synthetic is None:
+        return None
+    probe = stage_spec(release_named(stage, synthetic.releases[0]), stage.name).rollout.probe
+    return replace(synthetic, prompts=probe.prompts) if probe is not None else None
 
 
 def release_named(stage: Stage, key: str) -> Release:

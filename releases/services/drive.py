@@ -31,6 +31,7 @@ from releases.domain.rollout_scale import scaled_state
 from releases.domain.rollout_types import Observations, Phase, RollbackWish, RolloutState, Turn
 from releases.domain.rollout_units import of_release
 from releases.domain.scaling import in_force
+from releases.domain.synthetic import judged_alarms
 from releases.models import Release, RollbackRequest, Rollout, StageScale
 from releases.selectors.freezes import frozen_until
 from releases.selectors.releases import stage_spec
@@ -121,8 +122,8 @@ def ask_of(rollout_id: str, state: RolloutState) -> AlarmAsk | None:
     """Which alarms are to be looked at; None while the new release has no traffic to be judged by."""
     if state.phase not in {Phase.ROLLING, Phase.HELD, Phase.BAKING} or state.weight_bp == 0 or state.judged_since is None:
         return None
-    alarms = (*state.alarms, GUARD)
     baseline = state.old.release if state.old and state.weight_bp < 10_000 else None
+    alarms = judged_alarms((*state.alarms, GUARD), probed=state.policy.probe is not None)
     return AlarmAsk(rollout_id, state.stage, alarms, state.new.release, baseline, state.judged_since, ALPHA / len(alarms))
 
 

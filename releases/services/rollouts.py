@@ -22,6 +22,7 @@ from releases.domain.rollout_preflight import Way, preflight
 from releases.domain.rollout_settle import left_by
 from releases.domain.rollout_types import Cause, Decision, Phase, RolloutState
 from releases.domain.rollout_words import rollback_plan
+from releases.domain.synthetic import without_prompts
 from releases.models import Release, RollbackRequest, Rollout, Stage
 from releases.selectors.freezes import frozen_until
 from releases.selectors.releases import release_key, release_unit, stage_spec, units_wanted
@@ -55,7 +56,7 @@ def rollout_start(
         old=old,
         new=new,
         replicas=units_wanted(release, stage.name),
-        policy=spec.rollout,
+        policy=without_prompts(spec.rollout),
         fleets=spec.fleets,
         fleets_back=stage_spec(stable, stage.name).fleets if stable else (),
         alarms=spec.alarm_specs,
@@ -289,7 +290,7 @@ def _begin(stage: Stage, to: int | None, actor: str, via: str, reason: str) -> R
         new=left,
         replicas=replicas,
         replicas_back=replicas,
-        policy=spec.rollout,
+        policy=without_prompts(spec.rollout),
         kind="rollback",
         fleets=spec_left.fleets,
         fleets_back=spec.fleets,

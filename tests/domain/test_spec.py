@@ -8,6 +8,8 @@ from denvweb.core import wire
 from fleets.domain.protocol import ConditionalPolicy
 from fleets.domain.types import Faults, PlacementRule, Role
 from releases.domain.spec import Approval, Mode, PoolTopology, ReleaseFile, RolloutPolicy, parse
+from releases.domain.spec_prompts import all_put_in, prompt_files
+from releases.domain.spec_types import ProbePolicy
 
 PRODUCT = """\
 release:
@@ -252,4 +254,34 @@ def test_a_stage_without_a_prefill_pool_has_no_alarms_on_one() -> None:
 )
 def test_what_is_wrong_with_an_alarm_is_said_at_its_place(written: str, message: str) -> None:
     (wrong,) = mistakes(PRODUCT.replace("itl-p99: 60ms", written, 1))
+    assert message in wrong
+
+
+PROBED = PRODUCT.replace("canary: 10%", "probe: { rate: 30/m, prompts: prompts.txt }, canary: 10%", 1)
+
+
+def test_prompts_of_a_file_are_put_in_place_of_its_name() -> None:
+    (named,) = prompt_files(PROBED)
+    assert named.name == "prompts.txt"
+    text = all_put_in(PROBED, {"prompts.txt": 'Say hello.\n\n  "two\\nlines"\n'})
+    assert prompt_files(text) == () and len(text.splitlines()) == len(PROBED.splitlines())
+    assert good(text).stages[1].rollout.probe == ProbePolicy(0.5, ("Say hello.", "two\nlines"), 32)
+    quoted = all_put_in(PROBED.replace("prompts.txt", "'prompts.txt'"), {"prompts.txt": "a"})
+    assert good(quoted).stages[1].rollout.probe == ProbePolicy(0.5, ("a",), 32)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("", "", "probe.prompts: prompts.txt is a file, whose lines `denv release` puts here; elsewhere write the prompts as a list"),
+        ("prompts.txt", "[]", "there is no prompt; write a list of them"),
+        ("prompts.txt", "[a, { b: c }]", "a mapping is no prompt; write a text"),
+        ("prompts.txt", f"[{'x' * 40_000}]", "1 prompts with 40,000 bytes; at most 64 with 32,768 bytes go to the routers"),
+        ("30/m, prompts: prompts.txt", "3, prompts: [a]", "3 is no rate; write one such as 1/s or 30/m"),
+        ("30/m, prompts: prompts.txt", "900/s, prompts: [a]", "it must be over 0 and at most 50/s"),
+        (", prompts: prompts.txt", "", "probe.prompts: this is missing; name a file with one prompt a line, or write a list"),
+    ],
+)
+def test_what_is_wrong_with_synthetic_traffic_is_said(old: str, new: str, message: str) -> None:
+    (wrong,) = mistakes(PROBED.replace(old, new, 1) if old else PROBED)
     assert message in wrong

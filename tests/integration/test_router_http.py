@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fleets.router.answer import Answer
 from fleets.router.chunks import ChunkError, Unchunker, size_of, text_chunks, whole_chunks
 from fleets.router.heads import AnswerHeads, HeadError, RequestHead, RequestHeads, parse_answer
-from fleets.router.probe import _Answer
 from fleets.router.relay import Relay
 from fleets.router.telemetry import Trace
 from fleets.router.upstream import Connection, LegError, Pool, Taker
@@ -218,7 +218,7 @@ class _Takes:
 
     def __init__(self) -> None:
         self.leg = None
-        self.client, self.trace = _Answer(), Trace(0.0)
+        self.client, self.trace = Answer("test"), Trace(0.0)
         self.relay = Relay(self.client, self.trace, self, wants_usage=False)
         self.ends: list[str] = []
 

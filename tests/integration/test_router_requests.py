@@ -7,7 +7,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from fleets.router.probe import _Answer
+from fleets.router.answer import Answer
 from fleets.router.relay import Relay
 from fleets.router.telemetry import Trace
 from fleets.router.upstream import LegError
@@ -182,7 +182,7 @@ def test_stream_split_at_every_byte_boundary() -> None:
     ]
     whole = b"".join(events)
     for cut in range(1, len(whole)):
-        client, trace = _Memory(), Trace(0.0)
+        client, trace = _Memory("test"), Trace(0.0)
         relay = Relay(client, trace, _Owner(), wants_usage=False)
         relay.events(whole[:cut], 0)
         relay.events(whole[cut:], 0)
@@ -203,5 +203,5 @@ class _Owner:
     def broken(self) -> None: ...
 
 
-class _Memory(_Answer):
+class _Memory(Answer):
     """A client that keeps what it gets."""
