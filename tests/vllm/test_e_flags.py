@@ -25,5 +25,10 @@ def test_vllm_takes_every_flag(tools: Tools) -> None:
     assert len(commands) > 15
     done = run(tools, commands)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    wrong = run(tools, {"wrong": ["vllm", "serve", "m", "--num-speculative-tokens", "2"]})
-    assert wrong.returncode == 1, wrong.stdout + wrong.stderr[-2000:]
+    wrong = {
+        "flag": ["vllm", "serve", "m", "--num-speculative-tokens", "2"],
+        "role": ["vllm", "serve", "m", "--kv-transfer-config", '{"kv_connector": "NixlConnector", "kv_role": "kv_boss"}'],
+        "key": ["vllm", "serve", "m", "--kv-events-config", '{"endpoynt": "tcp://*:1"}'],
+    }
+    refused = run(tools, wrong)
+    assert refused.returncode == len(wrong), refused.stdout + refused.stderr[-2000:]
