@@ -386,11 +386,24 @@ def blocks_that_are_not_there(trio: Trio) -> None:
     decode_alone_computes_it_itself(trio)
 
 
-def an_engine_of_another_name(trio: Trio) -> None:
-    prompt = trio.fresh(80, 12)
-    params = trio.kept(prompt)["kv_transfer_params"] | {"remote_engine_id": "somebody-else"}
-    assert trio.decode.post(COMPLETIONS, {"prompt": prompt, "max_tokens": 2, "kv_transfer_params": params}).status_code == 500
-    assert trio.decode.get("/health").status_code == 200
+def nobody_to_fetch_from(trio: Trio) -> None:
+    """Another engine at that address, or a host that no one knows: the request fails after some seconds, and the engine lives."""
+    for seed, wrong in enumerate(({"remote_engine_id": "somebody-else"}, {"remote_engine_id": "nobody", "remote_host": "host.invalid"})):
+        prompt = trio.fresh(80, 30 + seed)
+        params = trio.kept(prompt)["kv_transfer_params"] | wrong
+        assert trio.decode.post(COMPLETIONS, {"prompt": prompt, "max_tokens": 2, "kv_transfer_params": params}).status_code == 500
+        assert trio.decode.get("/health").status_code == 200
+
+
+def a_request_of_another_name(trio: Trio) -> None:
+    """The KV comes, for only its blocks are looked at; but prefill is not told that it may let go of it before the lease is over."""
+    prompt = trio.fresh(120, 12)
+    params = trio.kept(prompt)["kv_transfer_params"] | {"remote_request_id": "cmpl-somebody-0-00000000"}
+    body = {"prompt": prompt, "max_tokens": 8, "ignore_eos": True, "temperature": 0}
+    answer = trio.decode.post(COMPLETIONS, body | {"kv_transfer_params": params}).json()
+    assert answer["choices"][0]["text"] == trio.whole.post(COMPLETIONS, body).json()["choices"][0]["text"]
+    assert trio.prefill.metric("vllm:kv_cache_usage_perc") > 0
+    until(trio.prefill.idle, trio.lease_s + 5, "the lease is over")
 
 
 def a_handover_is_believed_twice(trio: Trio) -> None:
@@ -488,7 +501,8 @@ CONTRACT: tuple[Callable[[Trio], None], ...] = (
     a_client_that_leaves_during_prefill,
     kv_that_does_not_come,
     blocks_that_are_not_there,
-    an_engine_of_another_name,
+    nobody_to_fetch_from,
+    a_request_of_another_name,
     a_handover_is_believed_twice,
     kv_is_fetched_after_its_lease_without_a_sign,
 )

@@ -20,7 +20,7 @@ from tests.integration.engine_support import free_base
 
 METRIC_TYPES: dict[str, str] = json.loads((Path(__file__).parent / "vllm_metric_types.json").read_text(encoding="utf-8"))
 CONTEXT = 4096
-LEASE_S = 1.5
+LEASE_S = 1.0
 
 
 def _up(url: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import threading
 import time
 
 import pytest
@@ -10,7 +12,7 @@ from fleets.domain.types import Role
 from tests.vllm.client import ask, prompt, said
 from tests.vllm.load import Load
 from tests.vllm.test_c_deaths import lost_kv, right
-from tests.vllm.world import TINY, WHOLE, Lab
+from tests.vllm.world import TINY, WHOLE, Lab, Tools
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -20,20 +22,21 @@ POLICY = "{ canary: 50%, steps: [100%], hold: 3s, bake: 3s, min-requests: 10, ma
 RECOMPUTE = "{ decode: { kv-load-failure-policy: recompute, max-num-seqs: 8 }, prefill: { max-num-seqs: 8 } }"
 
 
-def test_a_second_release_and_back(lab: Lab) -> None:
-    """Both releases serve during the canary, nobody notices, and one call goes back. The second one computes lost KV itself."""
+def test_a_second_release_and_back(lab: Lab, tools: Tools) -> None:
+    """Both serve during the canary, nobody notices, and one call goes back. The second one computes lost KV itself, and tells what it caches."""
     lab.serving(WHOLE)
     before = lab.serving(TINY).release
     engines_before = {engine.pid for engine in lab.engines(TINY)}
     url = lab.router(TINY)
     with Load(url, TINY, threads=2, seed=700_000) as load:
-        rollout = lab.release(TINY, engine=RECOMPUTE, policy=POLICY)
+        rollout = lab.release(TINY, engine=RECOMPUTE, policy=POLICY, kv_cache="{ events: true }")
         second = lab.until(lambda: lab.rollout(rollout).to_release, timeout_s=60, what="the rollout")
         lab.until(lambda: lab.stage(TINY).releases.get(f"{TINY}@{second}", 0) > 0, timeout_s=420, what="canary")
         lab.until(lambda: not lab.rollout(rollout).active, timeout_s=420, what="the rollout is over")
         assert lab.rollout(rollout).state == "succeeded", lab.rollout(rollout)
     assert not load.failed, load.failed
     assert lab.stage(TINY).release == second
+    kv_events_are_told(lab, tools)
     lost_kv_is_computed_by_the_engine(lab)
     with Load(url, TINY, threads=2, seed=800_000) as after:
         began_s = time.monotonic()
@@ -52,6 +55,35 @@ def test_a_second_release_and_back(lab: Lab) -> None:
     right(lab, after)
     tokens = prompt(500, 8000)
     assert said(ask(url, TINY, tokens)) == lab.alone(tokens)
+
+
+LISTENER = """
+import sys, zmq
+heard = zmq.Context().socket(zmq.SUB)
+heard.connect(f"tcp://127.0.0.1:{sys.argv[1]}")
+heard.setsockopt(zmq.SUBSCRIBE, b"")
+print("listens", flush=True)
+print(heard.recv_multipart()[0].decode(), flush=True)
+"""
+
+
+def kv_events_are_told(lab: Lab, tools: Tools) -> None:
+    """On the port that denv gave: a subscriber hears of new blocks, under the topic that denv names."""
+    port = lab.engine(TINY, Role.PREFILL).events_port
+    with subprocess.Popen([tools.python, "-c", LISTENER, str(port)], stdout=subprocess.PIPE, text=True) as listener:
+        assert listener.stdout is not None
+        try:
+            assert listener.stdout.readline() == "listens\n"
+            heard = threading.Thread(target=listener.wait, args=(60,))
+            heard.start()
+            seed = 8200
+            while heard.is_alive():  # who subscribes hears only of what comes after the connection stands
+                seed += 1
+                ask(lab.router(TINY), TINY, prompt(200, seed))
+                heard.join(0.5)
+            assert listener.stdout.readline() == "kv-events\n"
+        finally:
+            listener.kill()
 
 
 def lost_kv_is_computed_by_the_engine(lab: Lab) -> None:

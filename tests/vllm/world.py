@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import psutil
 
-from fleets.domain.ports import SIDE_CHANNEL
+from fleets.domain.ports import EVENTS, SIDE_CHANNEL
 from fleets.domain.types import Role
 from fleets.domain.views import FleetMap, ReplicaState
 from fleets.engines.prometheus import samples
@@ -91,6 +91,11 @@ class Engine:
     def side_port(self) -> int:
         """Where it answers KV handshakes."""
         return int(self.url.rpartition(":")[2]) + SIDE_CHANNEL
+
+    @property
+    def events_port(self) -> int:
+        """Where it tells what it caches, if its release asks for that."""
+        return int(self.url.rpartition(":")[2]) + EVENTS
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -181,7 +186,7 @@ class Lab:
 
     # ---- releases ----
 
-    def release(self, model: str, *, engine: str = "", policy: str = "") -> str:
+    def release(self, model: str, *, engine: str = "", policy: str = "", kv_cache: str = "") -> str:
         """Create a release of one of `STAGES`, with other engine options if given; returns its rollout's id."""
         topology, usual = STAGES[model]
         engine = engine or usual
@@ -189,6 +194,7 @@ class Lab:
         text = (
             f"release:\n  model: {model}\n  weights: {self.tools.weights}\n  recipe: tiny/vllm-cpu@1\n"
             f"  topology: {topology}\n{f'  engine: {engine}{chr(10)}' if engine else ''}"
+            f"{f'  kv-cache: {kv_cache}{chr(10)}' if kv_cache else ''}"
             f"stages:\n  lab:\n    fleets: [{FLEET}]\n    replicas: 1\n"
             f"    alarms: {{ ttft-p99: 20s, error-rate: 10% }}\n    rollout: {rollout}\n"
         )
