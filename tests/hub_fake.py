@@ -104,7 +104,10 @@ class _Handler(BaseHTTPRequestHandler):
         data, hub = self.fake.files[name], self.fake
         if name in hub.missing:
             return self._send(503, b"")
-        first = int(match[1]) if (match := re.match(r"bytes=(\d+)-", self.headers.get("Range", ""))) else 0
+        match = re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        first = int(match[1]) if match else 0
+        if match and match[2]:  # a piece: as for headers
+            return self._send(206, data[first : int(match[2]) + 1], {"ETag": f'"{_etag(data)}"'})
         more = dict(head or {"ETag": f'"{_etag(data)}"', "Accept-Ranges": "bytes"})
         if first:
             more["Content-Range"] = f"bytes {first}-{len(data) - 1}/{len(data)}"

@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "audit": ("denvweb.cli.access", "audit", "Check that nobody has changed the journal"),
     "login": ("denvweb.cli.access", "login", "Remember a control plane and a token for it"),
     "replay": ("denvweb.cli.replay.command", "replay", "Send a recorded trace to an endpoint, and say what the client saw"),
+    "weights": ("denvweb.cli.weights", "weights", "What a checkpoint weighs, and whether it fits, from its headers alone"),
     "size": ("denvweb.cli.sizing", "size", "How many prefill and decode replicas a traffic takes"),
     "advise": ("denvweb.cli.sizing", "advise", "Whether to disaggregate, with the numbers"),
     "simulate": ("denvweb.cli.sizing", "simulate", "Play a trace against a shape that does not exist yet"),

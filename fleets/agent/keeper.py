@@ -23,10 +23,11 @@ from fleets.agent.launchers.base import Launcher
 from fleets.agent.processes import Marked
 from fleets.agent.ranks import Run
 from fleets.agent.redact import redact
-from fleets.agent.weights.store import WeightsStatus, WeightsStore
+from fleets.agent.supplies import Supplies
+from fleets.agent.weights.store import WeightsStore
 from fleets.domain.protocol import NodeFacts, NodeSnapshot, RankReport
 from fleets.domain.stall import SILENT_S
-from fleets.domain.types import RankDesired, RankState
+from fleets.domain.types import RankState
 from fleets.engines.base import LaunchCommand, with_program
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,6 @@ class RankKeeper:
     ) -> None:
         """`devices` turns the node's numbers of GPUs into those that CUDA has for them now."""
         self.runs = runs
-        self.secrets: dict[str, str] = {}  # values by name
         self.failures_total = 0  # errors that only a guard caught
         self._facts = facts
         self._tools = tools
@@ -72,13 +72,12 @@ class RankKeeper:
         self._places: dict[str, Callable[[], None]] = {}  # of the start gate, by rank id
         self._gauges: dict[str, dict[str, float]] = {}
         self._look = asyncio.Event()  # something may be to do
-        if tools.weights is not None:
-            tools.weights.subscribe(self._look.set)
+        self.supplies = Supplies(facts, tools.weights, self._look.set)
         self._acted_s = 0.0  # when `act` last looked: what came due since then must not be waited for in vain
 
     def take(self, snapshot: NodeSnapshot) -> None:
         """Work towards a new snapshot."""
-        self.secrets = dict(snapshot.secrets)
+        self.supplies.given = snapshot.secrets
         self.runs = take_desired(snapshot.ranks, self.runs, time.monotonic())
         if self._strays:
             self.adopt(self._strays, snapshot)
@@ -128,7 +127,7 @@ class RankKeeper:
                 engine_id=run.engine_id if run.process else "",
                 restarts=run.restarts,
                 since_s=round(now_s - run.since_s, 1),
-                detail=self._fetch_sentence(run) or run.detail or waiting_for(run, self.runs),
+                detail=self.supplies.sentence(run) or run.detail or waiting_for(run, self.runs),
                 hung_engine=run.hung_engine,
                 hung_why=run.hung_why,
                 gauges=self._gauges.get(run.rank_id, {}),
@@ -139,31 +138,17 @@ class RankKeeper:
     # ---- starting ----
 
     def _see_to_weights(self, now_s: float) -> None:
-        """Have the weights come of every rank that will be started: also while it waits for its gang, so that all have theirs then."""
         for run in list(self.runs.values()):
-            starts = run.process is None and run.rank_id not in self._starting and not run.failed
-            if starts and run.spec.desired in (RankDesired.HOLD, RankDesired.RUN):
-                status = self._weights(run)
-                told = ranks.weights_told(run, ready=status.ready, failed=status.failed, now_s=now_s)
-                if told is not run:
-                    self._set(told)
-
-    def _weights(self, run: Run) -> WeightsStatus:
-        if self._tools.weights is None or self._facts.simulated:
-            return WeightsStatus(ready=True)
-        return self._tools.weights.want(run.spec.engine.weights, self._secrets_of(run))
-
-    def _secrets_of(self, run: Run) -> dict[str, str]:
-        """Values by variable, as far as the control plane has given them."""
-        return {variable: self.secrets[name] for variable, name in run.spec.engine.secrets.items() if name in self.secrets}
+            status = None if run.rank_id in self._starting else self.supplies.weights_for(run)
+            if status is None:
+                continue
+            told = ranks.weights_told(run, ready=status.ready, failed=status.failed, now_s=now_s)
+            if told is not run:
+                self._set(told)
 
     def secret_values(self, rank_id: str) -> tuple[str, ...]:
         """What must not be seen in a rank's log."""
-        run = self.runs.get(rank_id)
-        return tuple(self._secrets_of(run).values()) if run is not None else tuple(self.secrets.values())
-
-    def _fetch_sentence(self, run: Run) -> str:
-        return self._tools.weights.status(run.spec.engine.weights).sentence if run.fetching and self._tools.weights else ""
+        return self.supplies.secret_values(self.runs.get(rank_id))
 
     async def _start(self, rank_id: str) -> None:
         """Start one engine when the gate has a place for it, if it is still wanted then."""
@@ -183,10 +168,7 @@ class RankKeeper:
         rank_id, engine_id = run.rank_id, random_id("e")
         try:
             command = self._command(run, engine_id)
-            secrets = self._secrets_of(run)
-            if missing := set(run.spec.engine.secrets) - set(secrets):
-                names = ", ".join(sorted(run.spec.engine.secrets[variable] for variable in missing))
-                raise UnavailableError(f"the control plane has no secret {names} any more; `denv secret set` stores one")
+            secrets = self.supplies.secrets_for(run.spec)
             order = launch_order(command, run.spec, self._facts, engine_id, self._tools.state_path, secrets)
             await ports.require_free(run.spec.own_host, command.listens)
             if not self.runs[rank_id].wanted:
@@ -205,7 +187,7 @@ class RankKeeper:
     def _command(self, run: Run, engine_id: str) -> LaunchCommand:
         adapter = self._tools.adapter_for(run.spec.engine.engine, self._facts.simulated)
         spec = replace(run.spec, gpus=self._devices(run.spec.gpus))
-        if path := self._weights(run).path:  # where they are, so that every engine finds them, and asks no hub
+        if path := self.supplies.path_for(run.spec):  # where they are, so that every engine finds them, and asks no hub
             spec = replace(spec, engine=replace(spec.engine, weights=f"file://{path}"))
         if len(spec.gpus) < len(run.spec.gpus):
             raise UnavailableError(f"of GPU {', '.join(map(str, run.spec.gpus))} not all are on the bus")

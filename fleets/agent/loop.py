@@ -58,7 +58,7 @@ class NodeLoop:
         self._sync_due = asyncio.Event()
         self.keeper = RankKeeper(facts, dict(kept.runs), tools, on_change=self._sync_due.set, devices=driver.devices)
 
-        self.keeper.secrets = dict(kept.snapshot.secrets) if kept.snapshot else {}
+        self.keeper.supplies.given = kept.snapshot.secrets if kept.snapshot else {}
         self._tails = LogTails(tools.state_path, link, lambda: self.credential, self.keeper.secret_values)
 
     @property

@@ -9,9 +9,8 @@ from denvweb.core.units import format_bytes
 from fleets.domain.capacity import room_of
 from fleets.domain.hardware import GPUS
 from fleets.domain.placement import Refusal, place_unit
-from fleets.domain.refusal import memory_holds, needs
+from fleets.domain.refusal import memory_holds, needs, pool_fit
 from fleets.domain.standing import StandingUnit
-from fleets.domain.timing import memory_fit
 from fleets.domain.types import FleetView, PlacementRule, PoolSpec, UnitSpec
 
 
@@ -147,7 +146,7 @@ def memory_sentence(pool: PoolSpec, gpu_kind: str) -> str:
     kind = GPUS.get(gpu_kind)
     if kind is None:
         return ""
-    fit = memory_fit(pool.engine.shape, kind, pool.gpus, role=pool.role)
+    fit = pool_fit(pool, kind)
     has = f"{format_bytes(fit.weights_bytes)} of weights per GPU, {format_bytes(fit.usable_bytes)} usable"
     tokens = f"KV for {fit.kv_tokens:,} tokens"
     short = "" if fit.fits else f"; one sequence has {fit.wanted_kv_tokens:,}, so it needs at least {fit.gpus_needed} GPUs a replica"

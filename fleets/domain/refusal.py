@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from fleets.domain.capacity import FleetRoom, largest_domain, largest_node
-from fleets.domain.hardware import GPUS
-from fleets.domain.timing import memory_fit
+from fleets.domain.hardware import GPUS, GpuKind
+from fleets.domain.rank_fit import context_tokens
+from fleets.domain.timing import MemoryFit, memory_fit
 from fleets.domain.types import FleetView, PlacementRule, PoolSpec, UnitPlacement, UnitSpec
 
 Fits = Callable[[UnitSpec, FleetRoom], bool]
@@ -119,7 +120,12 @@ def _hint(spec: UnitSpec, room: FleetRoom, others: Sequence[FleetRoom], fits: Fi
 def memory_holds(shape: UnitSpec, gpu_kind: str) -> bool:
     """Whether the model sits in the memory of each replica: no hint names what a dry run would refuse next. Unknown kinds hold all."""
     kind = GPUS.get(gpu_kind)
-    return kind is None or all(memory_fit(pool.engine.shape, kind, pool.gpus, role=pool.role).fits for pool in shape.pools)
+    return kind is None or all(pool_fit(pool, kind).fits for pool in shape.pools)
+
+
+def pool_fit(pool: PoolSpec, kind: GpuKind) -> MemoryFit:
+    """How a pool's model sits in one replica, with room for one sequence of the length that its engine takes."""
+    return memory_fit(pool.engine.shape, kind, pool.gpus, role=pool.role, wanted_kv_tokens=context_tokens(pool.engine))
 
 
 def _with(spec: UnitSpec, pools: Sequence[PoolSpec]) -> UnitSpec:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from denvweb.core.units import format_bytes
 from fleets.domain.hardware import GPUS, GpuKind
 from fleets.domain.placement import Refusal, place_units
+from fleets.domain.rank_fit import context_tokens
 from fleets.domain.timing import MEMORY_USE_RATIO, RESERVED_BYTES, MemoryFit, memory_fit
 from fleets.domain.types import Faults, FleetView, PlacementRule, PoolSpec, Role, UnitSpec
 from releases.domain.engine_findings import engine_refusals
@@ -204,7 +205,7 @@ def _weights_fit(subject: _Subject) -> Iterable[FindingView]:
         if kind is None:  # a kind that nobody described: its memory is unknown
             continue
         for pool in subject.unit.pools:
-            fit = memory_fit(pool.engine.shape, kind, pool.gpus, role=pool.role)
+            fit = memory_fit(pool.engine.shape, kind, pool.gpus, role=pool.role, wanted_kv_tokens=context_tokens(pool.engine))
             if not fit.fits:
                 yield _too_heavy(subject, fleet, kind, pool, fit)
 

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from denvweb.core.backoff import Backoff
 from denvweb.core.errors import InvalidError
+from fleets.agent.ranks import claimed
+from fleets.agent.supplies import Supplies
 from fleets.agent.weights import store
 from fleets.agent.weights.digest import digest_of, expected
 from fleets.agent.weights.fetch import WeightsError, check_file, room_for
 from fleets.agent.weights.progress import Progress, moved, sentence
 from fleets.agent.weights.store import WeightsStatus, WeightsStore
+from fleets.domain.protocol import NodeFacts
+from fleets.domain.safetensors import Tensor
+from tests.agent_fakes import rank
+from tests.domain.test_checkpoints import LLAMA_70B, file_of
 from tests.hub_fake import SHA, FakeHub
 
 SAFETENSORS = bytes(range(256)) * 84_000  # 21.5 MB: the client writes pieces of 10 MiB
@@ -133,3 +141,20 @@ def test_progress_is_told_with_the_time_that_is_left() -> None:
         progress = moved(progress, second * 200 * 10**6, 28 * 10**9, float(second))
     assert sentence(progress, 60.0) == "weights 42% (12 GB of 28 GB), about 1 min"
     assert sentence(progress, 120.0) == "weights 42% (12 GB of 28 GB), nothing came for 1:00 min"
+
+
+async def test_weights_larger_than_the_memory_of_their_gpus_are_refused_with_the_arithmetic(tmp_path: Path) -> None:
+    files = {"model.safetensors": file_of([Tensor("w", "BF16", (4096, 4096))]), "config.json": json.dumps(LLAMA_70B).encode()}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    weights = WeightsStore(tmp_path)
+    spec = rank("k-1")
+    spec = replace(spec, engine=replace(spec.engine, weights=f"file://{tmp_path}@sha256-{digest_of(tmp_path)}"))
+    await outcome(weights, spec.engine.weights)
+    facts = NodeFacts("n1", "f", "d01", "X", 4, "127.0.0.1", 20_000, 64, gpu_memory_bytes=30 * 10**6)
+    refused = Supplies(facts, weights, lambda: None).weights_for(claimed(spec, 0.0))
+    assert refused is not None
+    assert refused.failed.startswith("weights do not fit: 33.6 MB of matrices over 1 GPU + 0 B of vectors = 33.6 MB a rank")
+    roomy = Supplies(replace(facts, gpu_memory_bytes=40 * 10**6), weights, lambda: None).weights_for(claimed(spec, 0.0))
+    assert roomy is not None
+    assert roomy.path == str(tmp_path)
