@@ -90,6 +90,12 @@ class Node(models.Model):
     generation = models.BigIntegerField(default=0)
     observed_generation = models.BigIntegerField(default=0)
     joined_at = models.DateTimeField()
+    losses = models.PositiveSmallIntegerField(default=0)  # in a row, each soon after the one before
+    lost_at = models.DateTimeField(null=True, blank=True)  # the last of them
+    rests_until = models.DateTimeField(null=True, blank=True)  # it comes and goes: nothing new is placed on it before
+    refused = models.CharField(max_length=40, blank=True)  # code of the last refusal of a report under its credential
+    refused_at = models.DateTimeField(null=True, blank=True)
+    refused_told_at = models.DateTimeField(null=True, blank=True)  # when the journal last had it
 
     def __str__(self) -> str:
         return self.name
@@ -105,6 +111,7 @@ class JoinToken(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True, blank=True)
+    used_key_hash = models.CharField(max_length=64, blank=True)  # of whoever used it: it may ask again for the answer that it lost
 
     def __str__(self) -> str:
         return f"{self.id} ({self.fleet})"

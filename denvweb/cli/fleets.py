@@ -28,11 +28,44 @@ def _nodes(count: int) -> str:
     return f"{count} node" if count == 1 else f"{count} nodes"
 
 
-@click.command()
-@click.argument("fleet", required=False)
+class _FleetsGroup(click.Group):
+    """`denv fleets NAME` shows that fleet, whatever its name is, but for the names of commands."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        return super().resolve_command(ctx, args if args[0] in self.commands else ["show", *args])
+
+
+@click.group(cls=_FleetsGroup, invoke_without_command=True)
 @json_option
-def fleets(fleet: str | None, as_json: bool) -> None:
-    """Every fleet, or one, with its domains and what runs there."""
+@click.pass_context
+def fleets(ctx: click.Context, as_json: bool) -> None:
+    """Every fleet, or one (`denv fleets NAME`), with its domains and what runs there."""
+    if ctx.invoked_subcommand is None:
+        _show(None, as_json)
+
+
+@fleets.command()
+@click.argument("fleet")
+@click.option("--reason", required=True, help="How you know that these nodes are dead; for the journal.")
+@json_option
+def thaw(fleet: str, reason: str, as_json: bool) -> None:
+    """Have the silent nodes of a frozen FLEET taken for dead and replaced, however many they are; for a quarter of an hour."""
+    view = Client().post(f"fleets/{fleet}/thaw", FleetMap, {"reason": reason})
+    if as_json:
+        echo_json(view)
+        return
+    click.echo(f"{view.fleet}: what ran on its {_nodes(view.nodes_silent)} without a report is replaced where there is room.")
+
+
+@fleets.command()
+@click.argument("fleet")
+@json_option
+def show(fleet: str, as_json: bool) -> None:
+    """One FLEET with its domains and what runs there."""
+    _show(fleet, as_json)
+
+
+def _show(fleet: str | None, as_json: bool) -> None:
     found = Client().get_list("fleets", FleetMap)
     if fleet:
         found = [view for view in found if view.fleet == fleet]
@@ -49,5 +82,6 @@ def fleets(fleet: str | None, as_json: bool) -> None:
         click.echo(f"{view.fleet}   {view.gpu_kind}{label}   {view.free} of {view.gpus} GPUs free   {_nodes(view.nodes)}{silent}")
         if view.frozen:
             click.echo(paint(f"  {view.frozen}", "warn"))
+            click.echo(f"  When you know that they are dead: denv fleets thaw {view.fleet} --reason WHY")
         rows = [[domain.domain, f"{domain.free}/{domain.size}", _nodes(len(domain.nodes)), _occupants(domain)] for domain in view.domains]
         click.echo(table(rows, right=(1,), indent="  "))

@@ -44,6 +44,8 @@ def stages(as_json: bool) -> None:
     for view in views:
         if view.state != "steady":
             click.echo(f"{view.stage}: {view.sentence}")
+        for sentence in view.healing_frozen:
+            click.echo(paint(f"{view.stage}: {sentence}", "warn"))
         for breach in view.breaches:
             click.echo(paint(f"{breach.sentence} (since {breach.since:%Y-%m-%d %H:%M:%S})", "bad"))
 

@@ -33,9 +33,9 @@ class ControlLink:
         self._client = client
         self._gate = asyncio.Semaphore(_SYNCS_AT_ONCE)
 
-    async def join(self, token: str, nodes: Sequence[NodeFacts]) -> dict[str, str]:
+    async def join(self, token: str, nodes: Sequence[NodeFacts], key: str) -> dict[str, str]:
         """Credentials by node. ForbiddenError when the token is refused, UnavailableError when nobody answers."""
-        reply = await self._post("/agent/v1/join", JoinRequest(token=token, nodes=tuple(nodes)), JoinReply)
+        reply = await self._post("/agent/v1/join", JoinRequest(token=token, nodes=tuple(nodes), key=key), JoinReply)
         return reply.credentials
 
     async def sync(self, credential: str, report: AgentReport) -> NodeSnapshot:

@@ -100,7 +100,7 @@ class Agent:
         failures = 0
         while True:
             try:
-                credentials = await self._link.join(self._token(new), [node.facts for node in new])
+                credentials = await self._link.join(self._token(new), [node.facts for node in new], state.join_key(self._state_path))
             except UnavailableError as error:
                 log.log(logging.DEBUG if failures else logging.WARNING, "cannot join yet: %s", error)
                 failures += 1
@@ -136,7 +136,7 @@ class Agent:
                 return False
             nodes = [node for node in self.nodes.values() if node.facts.fleet == refused.facts.fleet]
             try:
-                credentials = await self._link.join(token, [node.facts for node in nodes])
+                credentials = await self._link.join(token, [node.facts for node in nodes], state.join_key(self._state_path))
             except ForbiddenError as error:
                 log.warning("cannot join again: %s", error)
                 self._refused_token = token

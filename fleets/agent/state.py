@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,6 +89,14 @@ def prepare(state_path: Path) -> None:
     """Make the folders; only their owner may look in."""
     for folder in (state_path, state_path / "nodes", state_path / "logs", state_path / "secrets"):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def join_key(state_path: Path) -> str:
+    """This folder's own key for joining: an agent whose answer was lost shows that it is the one that asked before."""
+    path = state_path / "join.key"
+    if not path.is_file():
+        write_private(path, secrets.token_urlsafe(32).encode(), durable=True)
+    return path.read_text(encoding="utf-8").strip()
 
 
 class StateLock:

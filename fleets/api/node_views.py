@@ -19,9 +19,9 @@ from denvweb.core.errors import ForbiddenError
 from denvweb.idempotency import idempotent, idempotent_secret
 from fleets.api.access import access_nodes
 from fleets.domain.drain import DrainPlan
-from fleets.domain.views import JoinTokenView, NodeStanding
-from fleets.selectors import drain_plan, node_standing
-from fleets.services import join_token_issue, node_cordon, node_drain
+from fleets.domain.views import FleetMap, JoinTokenView, NodeStanding
+from fleets.selectors import drain_plan, fleet_maps, node_standing
+from fleets.services import fleet_thaw, join_token_issue, node_cordon, node_drain
 
 T = TypeVar("T")
 
@@ -99,6 +99,19 @@ class DrainView(APIView):
         reason = _body(request, NodeBody).reason
         node_drain(node=name, actor=request.user.get_username(), via=via_of(request), reason=reason)
         return Response(wire.to_plain(drain_plan(node=name)))
+
+
+class ThawView(APIView):
+    """POST /fleets/{name}/thaw."""
+
+    @extend_schema(request=schema_of(NodeBody), responses=schema_of(FleetMap), operation_id="fleet_thaw")
+    @idempotent
+    def post(self, request: Request, name: str) -> Response:
+        """Act on the silence of a frozen fleet's nodes although so many are silent; takes a reason."""
+        access_nodes(request.user, Action.PAUSE)
+        reason = _body(request, NodeBody).reason
+        fleet_thaw(fleet=name, actor=request.user.get_username(), via=via_of(request), reason=reason)
+        return Response(wire.to_plain(fleet_maps(names=[name])[0]))
 
 
 def _cordon(request: Request, name: str, *, cordoned: bool) -> Response:

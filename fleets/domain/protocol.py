@@ -52,6 +52,8 @@ class JoinRequest:
 
     token: str
     nodes: tuple[NodeFacts, ...]
+    key: str = ""  # random, and the same when the agent asks again because no answer came
+    version: int = PROTOCOL_VERSION
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db import transaction
 from django.db.models import Q
 
-from fleets.domain.lease import LOST_AFTER_S, SUSPECT_AFTER_S, WATCH_GAP_S, guard_sentence, guard_trips, node_state
+from fleets.domain.lease import LOST_AFTER_S, SUSPECT_AFTER_S, WATCH_GAP_S, guard_sentence, guard_trips, losses_now, node_state
 from fleets.domain.types import NodeState
 from fleets.models import Fleet, Node
 from metrics.services import event_append
@@ -50,10 +51,11 @@ def _watch(now: datetime, *, deaf: bool) -> None:
 
 
 def _fleet_look(fleet: Fleet, silent: Sequence[Node], now: datetime) -> None:
-    watched_s = _ago_s(fleet.watched_since, now) or 0.0
+    told = fleet.thawed_until is not None and fleet.thawed_until > now  # an operator knows that they are dead
+    watched_s = math.inf if told else _ago_s(fleet.watched_since, now) or 0.0
     lost = [node.name for node in silent if node_state(_ago_s(node.last_report_at, now), watched_s) is NodeState.LOST]
     total = Node.objects.filter(domain__fleet=fleet).count()
-    trips = guard_trips(silent=len(silent), nodes=total)
+    trips = not told and guard_trips(silent=len(silent), nodes=total)
     deaf_s = _ago_s(fleet.deaf_since, now) or 0.0
     if trips and (lost or (silent and deaf_s >= LOST_AFTER_S - SUSPECT_AFTER_S)):
         _freeze(fleet.name, guard_sentence(fleet=fleet.name, silent=len(silent), nodes=total))
@@ -81,11 +83,13 @@ def _thaw(fleet: str) -> None:
 def _give_up(fleet: str, names: Sequence[str], now: datetime) -> None:
     before = now - timedelta(seconds=LOST_AFTER_S)
     # The lease is checked again in the UPDATE: a report may have come in since the look.
-    given_up = [
-        name
-        for name in names
-        if Node.objects.filter(name=name, state=NodeState.SUSPECT, last_report_at__lte=before).update(state=NodeState.LOST)
-    ]
+    given_up = []
+    for name in names:
+        node = Node.objects.select_for_update(no_key=True, of=("self",)).get(name=name)
+        losses = losses_now(node.losses, _ago_s(node.lost_at, now))
+        still = Node.objects.filter(name=name, state=NodeState.SUSPECT, last_report_at__lte=before)
+        if still.update(state=NodeState.LOST, losses=losses, lost_at=now):
+            given_up.append(name)
     if given_up:
         who = f"node {given_up[0]} is" if len(given_up) == 1 else f"nodes {', '.join(given_up)} are"
         sentence = f"{who} lost: no report for {LOST_AFTER_S:.0f} s; what ran there is replaced"

@@ -6,8 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from django.utils import timezone
+
 from denvweb.core import wire
 from denvweb.core.units import format_bytes
+from fleets.domain.lease import clock_sentence
 from fleets.domain.protocol import GpuReport
 from fleets.domain.types import DomainView, FleetView, NodeState, NodeView, Role
 from fleets.domain.views import DomainMap, FleetMap, GpuCell, NodeMap
@@ -95,7 +98,33 @@ def _node_view(node: Node, claimed: set[int]) -> NodeView:
     unfit = tuple(sorted(said))
     foreign = tuple(index for index in unfit if said[index].state == "foreign")
     free = tuple(index for index in range(node.gpus) if index not in claimed and index not in unfit)
-    return NodeView(node.name, node.gpus, free, NodeState(node.state), node.cordoned, unfit, foreign)
+    return NodeView(node.name, node.gpus, free, NodeState(node.state), node.cordoned or rests(node), unfit, foreign)
+
+
+def rests(node: Node) -> bool:
+    """Whether it came and went too often lately to be given anything new."""
+    return node.rests_until is not None and node.rests_until > timezone.now()
+
+
+_REFUSED = {
+    "second-agent": "another agent process reports under its name: stop one of them",
+    "other-node": "its agent reports for another node: give each its own --state-dir",
+    "agent-too-new": "its agent is newer than the control plane: upgrade the control plane",
+    "agent-too-old": "its agent is too old: upgrade it",
+}
+_REFUSED_SHOWN_S = 120.0
+
+
+def _node_troubles(node: Node) -> list[str]:
+    """What is wrong with the node itself, in sentences without its name."""
+    said = []
+    if node.refused_at and (timezone.now() - node.refused_at).total_seconds() < _REFUSED_SHOWN_S:
+        said.append(_REFUSED.get(node.refused, f"its reports are refused ({node.refused})"))
+    if clock := clock_sentence(node.clock_skew_s or 0.0):
+        said.append(clock)
+    if rests(node):
+        said.append(f"it came and went {node.losses} times: nothing new before {node.rests_until:%H:%M:%S} UTC")
+    return said
 
 
 def fleet_maps(*, names: Sequence[str] | None = None) -> tuple[FleetMap, ...]:
@@ -142,7 +171,7 @@ def _node_map(node: Node, used: dict[int, GpuCell]) -> NodeMap:
         cells=cells,
         draining=node.draining,
         cordon_reason=node.cordon_reason,
-        troubles=tuple(f"GPU {cell.index} is {cell.trouble}" for cell in cells if cell.trouble),
+        troubles=(*_node_troubles(node), *(f"GPU {cell.index} is {cell.trouble}" for cell in cells if cell.trouble)),
         driver=", ".join(part for part in (node.driver_version, node.cuda_version and f"CUDA {node.cuda_version}") if part),
         gpu_memory_bytes=node.gpu_memory_bytes,
     )

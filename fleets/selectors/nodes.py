@@ -28,5 +28,5 @@ def node_standing(*, node: str) -> NodeStanding:
         draining=row.draining,
         reason=row.cordon_reason,
         gpus=row.gpus,
-        used=row.claims.count(),
+        used=row.claims.filter(gpu_index__lt=row.gpus).count(),  # of those that it has now
     )

@@ -14,7 +14,16 @@ from fleets.models import Rank, Replica, Unit
 from fleets.selectors.fleets import unfit_gpus
 
 _RANK = ("id", "replica_id", "node_id", "index", "gpus", "port", "state", "detail", "restarts", "engine_id", "gauges")
-_NODE = ("node__name", "node__host", "node__state", "node__generation", "node__observed_generation", "node__draining", "node__gpu_reports")
+_NODE = (
+    "node__name",
+    "node__host",
+    "node__state",
+    "node__generation",
+    "node__observed_generation",
+    "node__draining",
+    "node__gpus",
+    "node__gpu_reports",
+)
 
 
 def units_with_ranks(units: QuerySet[Unit]) -> list[Unit]:
@@ -58,6 +67,8 @@ def broken_under(replica: Replica) -> str:
     for rank in replica.ranks.all():
         unfit = unfit_gpus(rank.node) if rank.node.gpu_reports else {}
         for index in rank.gpus:
+            if index >= rank.node.gpus:
+                return f"GPU {index} of {rank.node_id} is gone: the node has {rank.node.gpus} now"
             if index in unfit and unfit[index].state == "broken" and not unfit[index].unsure:
                 return f"GPU {index} of {rank.node_id} is {unfit[index].trouble}"
     return ""

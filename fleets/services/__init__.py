@@ -1,6 +1,6 @@
 """Changes to fleets. Each runs in its caller's transaction, and pokes once that is committed."""
 
-from fleets.services.cordons import node_cordon, node_drain
+from fleets.services.cordons import fleet_thaw, node_cordon, node_drain
 from fleets.services.heartbeats import reports_take
 from fleets.services.keys import key_create, key_revoke, keys_require
 from fleets.services.logs import log_asks_keep, log_asks_open, log_piece_take, log_texts_take
@@ -12,6 +12,7 @@ from fleets.services.secrets import secret_remove, secret_set
 from fleets.services.units import unit_create, unit_drain, unit_request_probe, unit_retarget, unit_scale, unit_set_routable, unit_stop
 
 __all__ = [
+    "fleet_thaw",
     "join_token_create",
     "join_token_issue",
     "key_create",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from django.db import transaction
+from datetime import datetime, timedelta
 
-from denvweb.core.errors import NotFoundError
+from django.db import transaction
+from django.utils import timezone
+
+from denvweb.core.errors import ConflictError, InvalidError, NotFoundError
 from denvweb.wake import wake
-from fleets.models import Node
+from fleets.models import Fleet, Node
 from metrics.services import event_append
 
 REASON_LENGTH_MAX = 200
@@ -40,6 +43,30 @@ def node_drain(*, node: str, actor: str, via: str, reason: str = "") -> None:
     _said(row, "node.draining", "is drained: its units are replaced elsewhere", actor, via, reason)
     wake("fleets.reconcile")
     wake("releases.reconcile")
+
+
+THAWED_S = 900.0
+
+
+@transaction.atomic
+def fleet_thaw(*, fleet: str, actor: str, via: str, reason: str, now: datetime | None = None) -> None:
+    """Have silence in a frozen fleet acted on for a quarter of an hour, however many nodes are silent: somebody knows that they are dead.
+
+    ConflictError `fleet-not-frozen` when nothing is held back there.
+    """
+    reason = reason.strip()[:REASON_LENGTH_MAX]
+    if not reason:
+        raise InvalidError("Say how you know that these nodes are dead.", code="reason-missing", fields={"reason": ["is missing"]})
+    row = Fleet.objects.select_for_update(no_key=True).filter(name=fleet).first()
+    if row is None:
+        raise NotFoundError(f"There is no fleet {fleet}; `denv fleets` lists them.", code="fleet-unknown")
+    if not row.frozen:
+        raise ConflictError(f"Fleet {fleet} is not frozen: healing goes on there.", code="fleet-not-frozen")
+    until = (now or timezone.now()) + timedelta(seconds=THAWED_S)
+    Fleet.objects.filter(name=fleet).update(frozen="", thawed_until=until)
+    sentence = f"fleet {fleet}: its silent nodes are taken for dead until {until:%H:%M} UTC, and replaced ({reason})"
+    event_append(kind="fleet.thawed", sentence=sentence, level="warn", actor=actor, via=via, fleet=fleet)
+    wake("fleets.reconcile")
 
 
 def _lock(node: str) -> Node:

@@ -9,12 +9,14 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.utils import timezone
 
-from denvweb.core.errors import ConflictError, ForbiddenError, InvalidError
-from denvweb.core.ids import Credential, new_credential, parse_credential, secret_matches
+from denvweb.core.errors import ConflictError, DenvError, ForbiddenError, InvalidError
+from denvweb.core.ids import Credential, hash_secret, new_credential, parse_credential, secret_matches
 from fleets.domain.ports import PORTS_A_RANK
 from fleets.domain.protocol import JoinReply, JoinRequest, NodeFacts
+from fleets.domain.versions import version_check
 from fleets.domain.views import JoinTokenView
 from fleets.models import Domain, Fleet, JoinToken, NextGeneration, Node
+from fleets.services.refusals import join_refused
 from metrics.services import event_append
 
 JOIN_TOKEN_TTL_S = 3600.0
@@ -46,11 +48,24 @@ def join_token_issue(*, fleet: str, created_by: str, via: str = "system", ttl_s:
     return JoinTokenView(credential.text, fleet, expires_at)
 
 
-@transaction.atomic
 def nodes_join(*, request: JoinRequest, now: datetime | None = None) -> JoinReply:
-    """Trade a join token for a credential of each node. A node that is known already gets a new one, and its old one ends."""
-    now = now or timezone.now()
-    fleet_name = _token_use(request.token, now)
+    """Trade a join token for a credential of each node. A node that is known already gets a new one, and its old one ends.
+
+    Whoever used the token may use it again with the same key while it lives: the answer may have been lost on its way. A refusal is
+    noted in the journal of the token's fleet.
+    """
+    try:
+        return _join(request, now or timezone.now())
+    except DenvError as error:
+        token = _token_known(request.token)
+        join_refused(fleet=token.fleet if token else "", detail=error.detail)
+        raise
+
+
+@transaction.atomic
+def _join(request: JoinRequest, now: datetime) -> JoinReply:
+    version_check(request.version)
+    fleet_name, again = _token_use(request, now)
     _check(request.nodes, fleet_name)
     fleet = _fleet(request.nodes[0])
     _refuse_strangers(fleet, request.nodes)
@@ -65,21 +80,32 @@ def nodes_join(*, request: JoinRequest, now: datetime | None = None) -> JoinRepl
     )
     Node.objects.filter(name__in=credentials).update(generation=NextGeneration())
     many = f"{len(credentials)} nodes" if len(credentials) > 1 else f"node {request.nodes[0].name}"
-    event_append(kind="node.joined", sentence=f"{many} joined fleet {fleet.name}", fleet=fleet.name)
+    how = " again, as its answer was lost" if again else ""
+    event_append(kind="node.joined", sentence=f"{many} joined fleet {fleet.name}{how}", fleet=fleet.name)
     return JoinReply({name: credential.text for name, credential in credentials.items()})
 
 
-def _token_use(text: str, now: datetime) -> str:
-    """The token's fleet; the token is used up, unless the transaction fails."""
+def _token_known(text: str) -> JoinToken | None:
+    """The row of a token whose secret is right, whatever became of it."""
     credential = parse_credential(text)
     token = JoinToken.objects.filter(id=credential.id).first() if credential else None
-    if credential is None or token is None or not secret_matches(credential.secret, token.secret_hash):
+    return token if credential and token and secret_matches(credential.secret, token.secret_hash) else None
+
+
+def _token_use(request: JoinRequest, now: datetime) -> tuple[str, bool]:
+    """The token's fleet, and whether this asks again; the token is used up, unless the transaction fails."""
+    token = _token_known(request.token)
+    if token is None:
         raise ForbiddenError("This join token is unknown; make one with `denv token join FLEET`.", code="join-token-unknown")
     if token.expires_at <= now:
         raise ForbiddenError(f"This join token ended at {token.expires_at:%H:%M:%S} UTC; make a new one.", code="join-token-expired")
-    if not JoinToken.objects.filter(id=token.id, used_at=None).update(used_at=now):
+    key_hash = hash_secret(request.key) if request.key else ""
+    if JoinToken.objects.filter(id=token.id, used_at=None).update(used_at=now, used_key_hash=key_hash):
+        return token.fleet, False
+    token.refresh_from_db()
+    if not key_hash or key_hash != token.used_key_hash:
         raise ForbiddenError("This join token was used before, and a token joins once; make a new one.", code="join-token-used")
-    return token.fleet
+    return token.fleet, True
 
 
 def _check(nodes: Sequence[NodeFacts], fleet: str) -> None:
@@ -147,7 +173,10 @@ def node_authenticate(*, credential: str) -> Node:
 def nodes_authenticate(*, credentials: Sequence[str]) -> list[Node | ForbiddenError]:
     """The same of several, in one query; an error stands for each that is not good."""
     parsed = [parse_credential(text) for text in credentials]
-    nodes = {node.credential_id: node for node in Node.objects.filter(credential_id__in={one.id for one in parsed if one})}
+    nodes = {
+        node.credential_id: node
+        for node in Node.objects.filter(credential_id__in={one.id for one in parsed if one}).select_related("domain")
+    }
     found: list[Node | ForbiddenError] = []
     for one in parsed:
         node = nodes.get(one.id) if one else None

@@ -11,12 +11,14 @@ from django.db import transaction
 from django.utils import timezone
 
 from denvweb.core import wire
-from denvweb.core.errors import ConflictError, ForbiddenError
+from denvweb.core.errors import ConflictError, DenvError, ForbiddenError
+from denvweb.core.units import format_duration
 from denvweb.wake import wake
 from fleets.domain.gang import RankFact, gang_complete, replica_state
-from fleets.domain.lease import SECOND_BOOT_WITHIN_S
+from fleets.domain.lease import SECOND_BOOT_WITHIN_S, clock_sentence, rest_s
 from fleets.domain.protocol import AgentReport, NodeFacts, NodeSnapshot, RankReport
 from fleets.domain.types import NodeState, RankDesired, RankState
+from fleets.domain.versions import version_check
 from fleets.domain.views import ReplicaState
 from fleets.models import Node, Rank, Replica, Unit
 from fleets.selectors.fleets import Unfit, unfit_gpus
@@ -26,6 +28,7 @@ from fleets.services.burial import replica_bury, unit_bury
 from fleets.services.hangs import hang_note
 from fleets.services.launch import gang_start, nodes_lock
 from fleets.services.nodes import node_authenticate
+from fleets.services.refusals import report_refused
 from fleets.services.routing import stage_lock, table_refresh
 from metrics.services import event_append
 
@@ -45,12 +48,13 @@ class News:
     node: dict[str, Any] = field(default_factory=dict)
     moved: bool = False  # the node's own state or place changed
     hung: dict[str, str] = field(default_factory=dict)  # rank id -> why its agent replaced the engine
+    clock: str = ""  # a sentence when the node's clock has come to be off, or is right again
     gpus: list[str] = field(default_factory=list)  # a sentence for each GPU that may not be used any more, or may again
 
     @property
     def matters(self) -> bool:
         """Whether more than figures changed."""
-        return bool(self.turned or self.moved or self.gpus or self.hung)
+        return bool(self.turned or self.moved or self.gpus or self.hung or self.clock)
 
 
 def report_take(*, credential: str, report: AgentReport, now: datetime | None = None) -> NodeSnapshot:
@@ -77,7 +81,17 @@ def report_take(*, credential: str, report: AgentReport, now: datetime | None = 
 
 
 def refuse_stranger(node: Node, report: AgentReport, now: datetime) -> None:
-    """Raise when the report is another node's, or another agent process of this node reported a moment ago."""
+    """Raise, and note it, when the report is another node's, of a version that is not understood, or when another agent process of
+    this node reported a moment ago."""
+    try:
+        _check_sender(node, report, now)
+    except DenvError as error:
+        report_refused(node=node, code=error.code, detail=error.detail, now=now)
+        raise
+
+
+def _check_sender(node: Node, report: AgentReport, now: datetime) -> None:
+    version_check(report.version)
     if report.node != node.name:
         raise ForbiddenError(f"This credential is {node.name}'s; it may not report for {report.node}.", code="other-node")
     if not node.boot or node.boot in (report.boot, report.succeeds) or node.last_report_at is None:
@@ -102,6 +116,9 @@ def compare(node: Node, report: AgentReport, ranks: Sequence[Rank], now: datetim
         news.node["gpu_reports"], news.gpus = plain, _gpu_news(before, unfit_gpus(node))
     if report.facts is not None:
         _compare_facts(node, report.facts, news)
+    off = clock_sentence(report.clock_at - now.timestamp())
+    if bool(off) != bool(clock_sentence(node.clock_skew_s or 0.0)):
+        news.clock = off or "its clock is right again"
     said = {rank.rank_id: rank for rank in report.ranks}
     for rank in ranks:
         if rank.id in said:
@@ -191,10 +208,20 @@ def _apply(node: Node, report: AgentReport, news: News, now: datetime) -> None:
         sentence = f"node {node.name}: {'; '.join(news.gpus)}"
         event_append(kind="node.gpus", sentence=sentence, level="warn", fleet=node.domain.fleet_id)
         wake("fleets.reconcile")
+    if news.clock:
+        event_append(kind="node.clock", sentence=f"node {node.name}: {news.clock}", level="warn", fleet=node.domain.fleet_id)
     if news.moved and node.state == NodeState.LOST:
-        fleet = node.domain.fleet_id
-        event_append(kind="node.back", sentence=f"node {node.name} reports again", fleet=fleet)
-        wake("fleets.reconcile")
+        _back(node, now)
+
+
+def _back(node: Node, now: datetime) -> None:
+    """A node that was lost reports again. One that comes and goes rests first: units that are moved to it would soon be moved again."""
+    sentence, rests = f"node {node.name} reports again", rest_s(node.losses)
+    if rests:
+        Node.objects.filter(name=node.name).update(rests_until=now + timedelta(seconds=rests))
+        sentence += f"; it was lost {node.losses} times in a row, so it takes nothing new for {format_duration(rests)}"
+    event_append(kind="node.back", sentence=sentence, level="warn" if rests else "info", fleet=node.domain.fleet_id)
+    wake("fleets.reconcile")
 
 
 def _gangs_lock(node: str, turned: Mapping[str, RankState | None]) -> None:

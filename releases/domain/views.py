@@ -161,6 +161,7 @@ class StageView:
     preflight: PreflightView
     frozen: str = ""  # `frozen until 2 Jan 2027 08:00 (Europe/Berlin): holidays`; empty when it is not
     frozen_until: datetime | None = None  # also None when no end is in sight
+    healing_frozen: tuple[str, ...] = ()  # why nothing is healed in some of its fleets: too many nodes are silent at once
     breaches: tuple[BreachView, ...] = ()  # alarms that it breaks now; while a rollout is under way, that judges them
 
 

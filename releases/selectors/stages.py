@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -14,7 +14,7 @@ from denvweb.core.errors import NotFoundError
 from fleets import selectors as fleets
 from fleets.domain.refusal import Refusal
 from fleets.domain.types import UnitPlacement, UnitSpec
-from fleets.domain.views import RoutersView, UnitView
+from fleets.domain.views import FleetHead, RoutersView, UnitView
 from metrics import selectors as metrics
 from metrics.domain.alarm_figure import AlarmFigure
 from metrics.domain.alarm_text import KV_USE, SHARES
@@ -85,14 +85,14 @@ def _look(row: Stage, rollout: Rollout | None, windows: tuple[FreezeWindow, ...]
 def stages_view() -> tuple[StageView, ...]:
     """Every stage, by model and position."""
     rows, windows, now = list(stage_rows()), freeze_windows(), timezone.now()
-    last, simulated = last_rollouts(rows), _simulated_fleets(rows)
-    return _with_breaches(_view(_look(row, last.get(row.pk), windows, now), simulated) for row in rows)
+    last, heads = last_rollouts(rows), _fleet_heads()
+    return _with_breaches(_view(_look(row, last.get(row.pk), windows, now), heads) for row in rows)
 
 
 def stage_view(*, stage: str) -> StageView:
     """One stage."""
     row = stage_row(stage)
-    view = _view(_look(row, last_rollouts([row]).get(row.pk), freeze_windows(), timezone.now()), _simulated_fleets([row]))
+    view = _view(_look(row, last_rollouts([row]).get(row.pk), freeze_windows(), timezone.now()), _fleet_heads())
     return _with_breaches([view])[0]
 
 
@@ -115,13 +115,12 @@ def preflight_view(*, stage: str, to: int | None = None) -> PreflightView:
     return _preflight_to(seen, target)
 
 
-def _simulated_fleets(rows: Iterable[Stage]) -> frozenset[str]:
-    """Names of those of the stages' fleets that are simulated: one look for all stages."""
-    names = sorted({name for row in rows for name in row.settings["fleets"]})
-    return frozenset(fleet.name for fleet in fleets.fleet_views(names=names) if fleet.simulated)
+def _fleet_heads() -> dict[str, FleetHead]:
+    """All fleets by name: one query."""
+    return {head.fleet: head for head in fleets.fleet_heads()}
 
 
-def _view(seen: _Seen, simulated: frozenset[str]) -> StageView:
+def _view(seen: _Seen, heads: Mapping[str, FleetHead]) -> StageView:
     row, rollout = seen.row, seen.rollout
     stable = release_key(row.release) if row.release else ""
     state = _state(seen, stable)
@@ -138,7 +137,7 @@ def _view(seen: _Seen, simulated: frozenset[str]) -> StageView:
         release=row.release.number if row.release else current,
         releases={release: weight / 10_000 for release, weight in sorted(seen.routers.weights.items())},
         units_ready=len(_ready(seen)),
-        simulated=any(name in simulated for name in seen.spec.fleets),
+        simulated=any(heads[name].simulated for name in seen.spec.fleets if name in heads),
         endpoint=min(seen.routers.urls, default=""),
         units=seen.units,
         routers=seen.routers,
@@ -147,6 +146,7 @@ def _view(seen: _Seen, simulated: frozenset[str]) -> StageView:
         preflight=_preflight(seen),
         frozen=held.sentence if held else "",
         frozen_until=held.until if held else None,
+        healing_frozen=tuple(heads[name].frozen for name in seen.spec.fleets if name in heads and heads[name].frozen),
     )
 
 

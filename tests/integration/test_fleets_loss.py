@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
+from denvweb.core.errors import ConflictError, InvalidError
 from fleets.domain.protocol import ReplicaReadiness
 from fleets.domain.types import NodeState, Role
-from fleets.models import GpuClaim, Node, Replica, Unit
-from fleets.selectors import fleet_maps, router_table
-from fleets.services import unit_set_routable, unit_stop
+from fleets.models import Fleet, GpuClaim, Node, Replica, Unit
+from fleets.selectors import fleet_maps, fleet_views, router_table
+from fleets.services import fleet_thaw, unit_set_routable, unit_stop
 from metrics.selectors import events_view
 from tests.integration.fleets_world import RELEASE, STAGE, World, unit_spec
 
@@ -148,3 +151,70 @@ def test_a_pass_with_nothing_to_do_changes_nothing() -> None:
         world.tick()
     assert dict(Node.objects.values_list("name", "generation")) == nodes
     assert router_table(stage=STAGE) == table
+
+
+def test_a_frozen_fleet_is_thawed_by_somebody_who_knows_that_its_nodes_are_dead() -> None:
+    world = World(domains=1, nodes=5)
+    unit = world.unit(unit_spec(prefill=(4, 1), decode=(4, 1)))
+    world.settle()
+    silent = {"gb200-use1-d01-n01", "gb200-use1-d01-n02"}
+    with pytest.raises(ConflictError, match="not frozen"):
+        fleet_thaw(fleet="gb200-use1", actor="op", via="cli", reason="a rack lost power", now=world.now)
+    for _ in range(4):
+        world.tick(9, silent=silent)
+    assert fleet_maps()[0].frozen
+    with pytest.raises(InvalidError, match="how you know"):
+        fleet_thaw(fleet="gb200-use1", actor="op", via="cli", reason=" ", now=world.now)
+    fleet_thaw(fleet="gb200-use1", actor="op", via="cli", reason="a rack lost power", now=world.now)
+    world.settle(silent=silent)
+    assert Node.objects.filter(state=NodeState.LOST).count() == 2
+    assert world.view(unit).complete and not fleet_maps()[0].frozen
+    told = next(event for event in events_view(fleet="gb200-use1") if event.kind == "fleet.thawed")
+    assert (told.actor, told.via) == ("op", "cli") and told.sentence.endswith("(a rack lost power)")
+    Node.objects.filter(state=NodeState.LOST).update(state=NodeState.SUSPECT)
+    Fleet.objects.update(thawed_until=world.now)  # its quarter of an hour is over
+    for _ in range(3):
+        world.tick(9, silent=silent)
+    assert fleet_maps()[0].frozen
+
+
+def test_while_no_node_of_any_fleet_is_heard_it_is_said_though_none_is_given_up() -> None:
+    world = World(domains=1, nodes=2)
+    everyone = set(world.agents)
+    for seconds in (9, 9, 9, 9):
+        world.tick(seconds, silent=everyone)
+        assert not fleet_maps()[0].frozen
+    world.tick(9, silent=everyone)
+    assert "2 of 2 nodes went silent at once" in fleet_maps()[0].frozen
+    world.tick(300, silent=everyone)  # and while nobody looked either, nothing new is made of it
+    world.tick(2)
+    world.tick(2)
+    assert not fleet_maps()[0].frozen and {node.state for node in Node.objects.all()} == {NodeState.READY}
+
+
+def test_a_node_that_comes_and_goes_is_given_nothing_new_for_a_while() -> None:
+    world = World(domains=1, nodes=4)
+    name = "gb200-use1-d01-n04"
+    for losses in (1, 2, 3):
+        for _ in range(4):
+            world.tick(9, silent={name})
+        assert (Node.objects.get(name=name).state, Node.objects.get(name=name).losses) == (NodeState.LOST, losses)
+        world.tick(2)
+        assert (Node.objects.get(name=name).rests_until is not None) == (losses == 3)
+    node = fleet_maps()[0].domains[0].nodes[3]
+    assert node.state is NodeState.READY and "came and went 3 times" in node.troubles[0]
+    assert fleet_views()[0].domains[0].free == 12
+    assert "so it takes nothing new for 5:00 min" in events_view(fleet="gb200-use1")[0].sentence
+    Node.objects.filter(name=name).update(rests_until=world.now - timedelta(days=1))
+    assert fleet_views()[0].domains[0].free == 16 and not fleet_maps()[0].domains[0].nodes[3].troubles
+
+
+def test_units_move_off_gpus_that_a_node_came_back_without() -> None:
+    world = World(domains=1, nodes=3)
+    unit = world.unit(unit_spec(prefill=(4, 1), decode=(4, 1)))
+    world.settle()
+    name = Replica.objects.get(role=Role.PREFILL).ranks.get().node_id
+    Node.objects.filter(name=name).update(gpus=3)
+    world.settle()
+    assert Replica.objects.get(role=Role.PREFILL, retired=False).ranks.get().node_id != name
+    assert world.view(unit).complete

@@ -10,6 +10,7 @@ from django.test import Client
 
 from denvweb.models import Grant
 from fleets.domain.protocol import JoinRequest
+from fleets.models import Fleet
 from fleets.selectors import fleet_maps, fleet_views
 from fleets.services import nodes_join
 from metrics.selectors import events_view
@@ -93,3 +94,15 @@ def test_a_drain_that_is_sent_again_with_its_key_is_done_once(client: Client) ->
     assert again == first
     assert not fleet_maps()[0].domains[0].nodes[0].draining
     assert [event.kind for event in events_view(fleet=world.fleet)].count("node.draining") == 1
+
+
+def test_a_fleet_is_thawed_with_a_reason_by_who_may(client: Client) -> None:
+    World(domains=1, nodes=4)
+    Fleet.objects.update(frozen="fleet gb200-use1: 2 of 4 nodes went silent at once")
+    _login(client)
+    assert _post(client, "fleets/gb200-use1/thaw", {}).json()["fields"] == {"reason": ["is missing"]}
+    assert _post(client, "fleets/nowhere/thaw", {"reason": "x"}).json()["code"] == "fleet-unknown"
+    assert _post(client, "fleets/gb200-use1/thaw", {"reason": "a rack lost power"}).json()["frozen"] == ""
+    assert _post(client, "fleets/gb200-use1/thaw", {"reason": "again"}).status_code == 409
+    (told,) = [event for event in events_view(fleet="gb200-use1") if event.kind == "fleet.thawed"]
+    assert (told.actor, told.via) == ("eve", "ui")
