@@ -53,9 +53,9 @@ class Thin(Demo):
 
 @pytest.fixture
 def thin() -> Thin:
-    thin = Thin()
-    thin.first()
-    release_create(yaml=release_yaml(block=32).replace("rollout: { ", PROBE), actor="ada", via="cli")
+    thin = Thin(domains=2)
+    thin.first(units=1)
+    release_create(yaml=release_yaml(block=32, units=1).replace("rollout: { ", PROBE), actor="ada", via="cli")
     return thin
 
 

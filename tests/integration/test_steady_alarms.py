@@ -23,8 +23,8 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def demo() -> Demo:
-    demo = Demo()
-    demo.first()
+    demo = Demo(domains=1)
+    demo.first(units=1)
     Channel.objects.create(id="ch-1", kind="webhook", name="ops", address="https://example.org", created_by="ada")
     return demo
 
