@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metrics.selectors.chain import chain_view
 from metrics.selectors.channels import channels_view
-from metrics.selectors.figures import alarm_figures, metrics_view, with_baselines
+from metrics.selectors.figures import alarm_figures, alarm_figures_by_stage, metrics_view, with_baselines
 from metrics.selectors.frames import frame_view, frames_view
 from metrics.selectors.glances import glances_view
 from metrics.selectors.journal import events_after, events_view, latest_seq
@@ -12,6 +12,7 @@ from metrics.selectors.steady import breaches_view
 
 __all__ = [
     "alarm_figures",
+    "alarm_figures_by_stage",
     "breaches_view",
     "chain_view",
     "channels_view",

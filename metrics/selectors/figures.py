@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -15,7 +15,7 @@ from metrics.domain.types import AlarmSpec
 from metrics.domain.views import MetricsView
 from metrics.domain.window import Figures
 from metrics.models import WINDOW_S, GaugeWindow
-from metrics.selectors.windows import floor_to, users_windows
+from metrics.selectors.windows import fine_windows_of, floor_to, users_windows
 
 _GAUGES_NEW = timedelta(seconds=30)
 BASELINE_SPAN = timedelta(hours=1)
@@ -89,12 +89,18 @@ def _gauges_of(gauges: dict[str, dict[str, float]], units: set[str]) -> dict[str
 
 def alarm_figures(*, stage: str, alarms: Sequence[AlarmSpec], span_s: float, now: datetime) -> dict[str, AlarmFigure]:
     """By alarm: the present figure at the alarm's own quantile, or its share."""
-    figures = Figures()
-    rows = users_windows(stage=stage, begin=floor_to(now - timedelta(seconds=span_s), WINDOW_S), end=now)
-    own = any(spec.metric in COUNTED for spec in alarms)
-    for counters, histograms, kept in rows.values_list("counters", "histograms", "alarms").iterator():
-        figures.add_kept(counters, kept if own else {}, histograms)
-    return {spec.name: alarm_figure(spec, figures) for spec in alarms}
+    return alarm_figures_by_stage(alarms={stage: alarms}, span_s=span_s, now=now)[stage]
+
+
+def alarm_figures_by_stage(*, alarms: Mapping[str, Sequence[AlarmSpec]], span_s: float, now: datetime) -> dict[str, dict[str, AlarmFigure]]:
+    """The same for any number of stages, over a span of minutes: one query."""
+    figures = {stage: Figures() for stage in alarms}
+    own = {stage for stage, specs in alarms.items() if any(spec.metric in COUNTED for spec in specs)}
+    begin = floor_to(now - timedelta(seconds=span_s), WINDOW_S)
+    rows = fine_windows_of(stages=[stage for stage, specs in alarms.items() if specs], begin=begin, end=now)
+    for stage, counters, histograms, kept in rows.values_list("stage", "counters", "histograms", "alarms").iterator():
+        figures[stage].add_kept(counters, kept if stage in own else {}, histograms)
+    return {stage: {spec.name: alarm_figure(spec, figures[stage]) for spec in specs} for stage, specs in alarms.items()}
 
 
 def with_baselines(*, stage: str, release: str, alarms: Sequence[AlarmSpec], now: datetime) -> tuple[AlarmSpec, ...]:

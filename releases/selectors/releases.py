@@ -19,7 +19,7 @@ from releases.domain import diff
 from releases.domain.findings import all_simulated
 from releases.domain.generations import generations
 from releases.domain.recipes import Recipe, recipe_unknown
-from releases.domain.scaling import scaled
+from releases.domain.scaling import Counts, in_force, scaled
 from releases.domain.spec import ReleaseFile, StageSpec
 from releases.domain.units import SIMULATED_PROTOCOLS, unit_spec
 from releases.domain.views import DiffView, DryRunView, RecipeView, ReleaseView
@@ -57,17 +57,24 @@ def stage_spec(release: Release, stage: str) -> StageSpec:
     return replace(wire.from_plain(row.settings, StageSpec), name=stage, topology=file.release.topology)
 
 
-def release_unit(release: Release, stage: str, keep: UnitSpec | None = None) -> UnitSpec:
-    """One serving unit of a stage (by its name) on a release, with as many replicas as are in force."""
+def release_unit(release: Release, stage: str, keep: UnitSpec | None = None, wanted: Counts | None = None) -> UnitSpec:
+    """One serving unit of a stage (by its name) on a release, with as many replicas as are in force.
+
+    `wanted` are the numbers that were asked for at run time, where the caller has read them already.
+    """
     file, spec = release_file(release), stage_spec(release, stage)
     recipe = recipe_of(file)
     unit = unit_spec(file.release, spec, recipe, release_key(release), keep, simulated=_is_simulated(recipe, spec))
-    return scaled(unit, counts_for(spec, model_id=release.model_id)) if spec.is_ranged else unit
+    return scaled(unit, _counts(spec, release, wanted)) if spec.is_ranged else unit
 
 
-def units_wanted(release: Release, stage: str) -> int:
-    """How many serving units a stage is to have on a release now."""
-    return counts_for(stage_spec(release, stage), model_id=release.model_id)[Knob.UNITS]
+def units_wanted(release: Release, stage: str, wanted: Counts | None = None) -> int:
+    """How many serving units a stage is to have on a release now; `wanted` as in `release_unit`."""
+    return _counts(stage_spec(release, stage), release, wanted)[Knob.UNITS]
+
+
+def _counts(spec: StageSpec, release: Release, wanted: Counts | None) -> dict[Knob, int]:
+    return counts_for(spec, model_id=release.model_id) if wanted is None else in_force(spec, wanted)
 
 
 def _is_simulated(recipe: Recipe, stage: StageSpec) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 
 from denvweb.core import wire
@@ -73,16 +73,31 @@ def last_rollouts(stages: list[Stage]) -> dict[int, Rollout]:
 
 def bring_up_s_of(stage: Stage) -> float | None:
     """How long a unit of this stage took to come up the last time that one did; None when none was watched yet."""
-    rows = Rollout.objects.filter(stage=stage, data__bring_up_s__isnull=False).order_by("-created_at")
-    return next((float(took) for took in rows.values_list("data__bring_up_s", flat=True)[:5] if took is not None), None)
+    return bring_ups_of([stage]).get(stage.pk)
 
 
-def placer(fleets_of: Callable[[UnitSpec], tuple[str, ...]]) -> Placer:
-    """Finds room in a spec's fleets as they are at the first question; most looks never ask."""
+def bring_ups_of(stages: Collection[Stage]) -> dict[int, float]:
+    """The same for any number of stages, by their keys: one query."""
+    rows = Rollout.objects.filter(stage__in=stages, data__bring_up_s__gt=0).order_by("stage_id", "-created_at").distinct("stage_id")
+    return {stage: float(took) for stage, took in rows.values_list("stage_id", "data__bring_up_s")}
+
+
+Views = Callable[[tuple[str, ...]], Fleets]
+
+
+def fleets_once() -> Views:
+    """Reads fleets when they are first asked for, and each set of them once."""
 
     @cache
     def views(names: tuple[str, ...]) -> Fleets:
         return fleets.fleet_views(names=names)
+
+    return views
+
+
+def placer(fleets_of: Callable[[UnitSpec], tuple[str, ...]], views: Views | None = None) -> Placer:
+    """Finds room in a spec's fleets as they are at the first question; most looks never ask."""
+    views = views or fleets_once()
 
     def place(spec: UnitSpec, planned: UnitPlacement | None) -> UnitPlacement | Refusal:
         return place_near(spec, views(fleets_of(spec)), planned)

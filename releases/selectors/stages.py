@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -25,19 +25,21 @@ from releases.domain.rollout_preflight import Way, preflight
 from releases.domain.rollout_types import BACKWARD, Phase, RolloutState
 from releases.domain.rollout_units import of_release, serving
 from releases.domain.rollout_words import stage_words
+from releases.domain.scaling import Counts
 from releases.domain.spec import StageSpec
 from releases.domain.views import AlarmView, PreflightView, StageView
 from releases.models import Release, Rollout, Stage
 from releases.selectors.freezes import freeze_windows
 from releases.selectors.releases import release_key, release_unit, stage_spec, units_wanted
-from releases.selectors.rollouts import bring_up_s_of, fleets_for, last_rollouts, placer, state_of, view_of
+from releases.selectors.rollouts import Views, bring_ups_of, fleets_for, fleets_once, last_rollouts, placer, state_of, view_of
+from releases.selectors.scales import counts_of
 
 ALARM_SPAN_S = 300.0
 
 
 def stage_rows() -> QuerySet[Stage]:
     """Stages with what nearly every reader of them needs."""
-    return Stage.objects.select_related("model", "release__model", "previous__model")
+    return Stage.objects.select_related("model", "release__model", "previous__model", "scale")
 
 
 def stage_row(key: str) -> Stage:
@@ -60,6 +62,10 @@ class _Seen:
     rollout: Rollout | None
     state: RolloutState | None
     windows: tuple[FreezeWindow, ...]
+    bring_up_s: float | None  # how long a unit took to come up the last time
+    figures: Mapping[str, AlarmFigure]  # beside each alarm
+    wanted: Counts  # of units and replicas, as asked for at run time
+    views: Views
     now: datetime
 
     @property
@@ -68,32 +74,43 @@ class _Seen:
         return self.rollout is not None and self.rollout.state not in Rollout.ENDED
 
 
-def _look(row: Stage, rollout: Rollout | None, windows: tuple[FreezeWindow, ...], now: datetime) -> _Seen:
-    key = str(row)
-    return _Seen(
-        row=row,
-        spec=wire.from_plain(row.settings, StageSpec),
-        units=fleets.units_view(stage=key, now=now),
-        routers=fleets.routers_view(stage=key, now=now),
-        rollout=rollout,
-        state=state_of(rollout) if rollout else None,
-        windows=windows,
-        now=now,
-    )
+def _looks(rows: Sequence[Stage], windows: tuple[FreezeWindow, ...] = ()) -> list[_Seen]:
+    """All of the stages, in a number of queries that does not grow with theirs."""
+    now, keys, last = timezone.now(), [str(row) for row in rows], last_rollouts(list(rows))
+    specs = [wire.from_plain(row.settings, StageSpec) for row in rows]
+    units, routers = fleets.units_views(stages=keys, now=now), fleets.routers_views(stages=keys, now=now)
+    bring_ups, views = bring_ups_of(rows), fleets_once()
+    alarms = {key: spec.alarm_specs for key, spec in zip(keys, specs, strict=True)}
+    figures = metrics.alarm_figures_by_stage(alarms=alarms, span_s=ALARM_SPAN_S, now=now)
+    return [
+        _Seen(
+            row=row,
+            spec=spec,
+            units=units[key],
+            routers=routers[key],
+            rollout=last.get(row.pk),
+            state=state_of(last[row.pk]) if row.pk in last else None,
+            windows=windows,
+            bring_up_s=bring_ups.get(row.pk),
+            figures=figures[key],
+            wanted=counts_of(row.scale.wanted) if hasattr(row, "scale") else {},
+            views=views,
+            now=now,
+        )
+        for row, key, spec in zip(rows, keys, specs, strict=True)
+    ]
 
 
 def stages_view() -> tuple[StageView, ...]:
     """Every stage, by model and position."""
-    rows, windows, now = list(stage_rows()), freeze_windows(), timezone.now()
-    last, heads = last_rollouts(rows), _fleet_heads()
-    return _with_breaches(_view(_look(row, last.get(row.pk), windows, now), heads) for row in rows)
+    heads = _fleet_heads()
+    return _with_breaches(_view(seen, heads) for seen in _looks(list(stage_rows()), freeze_windows()))
 
 
 def stage_view(*, stage: str) -> StageView:
     """One stage."""
     row = stage_row(stage)
-    view = _view(_look(row, last_rollouts([row]).get(row.pk), freeze_windows(), timezone.now()), _fleet_heads())
-    return _with_breaches([view])[0]
+    return _with_breaches([_view(_looks([row], freeze_windows())[0], _fleet_heads())])[0]
 
 
 def _with_breaches(views: Iterable[StageView]) -> tuple[StageView, ...]:
@@ -106,7 +123,7 @@ def _with_breaches(views: Iterable[StageView]) -> tuple[StageView, ...]:
 def preflight_view(*, stage: str, to: int | None = None) -> PreflightView:
     """What a rollback would do if it were asked for now; `to` a release number other than the one before."""
     row = stage_row(stage)
-    seen = _look(row, last_rollouts([row]).get(row.pk), (), timezone.now())
+    seen = _looks([row])[0]
     if to is None or seen.active:
         return _preflight(seen)
     target = Release.objects.select_related("model").filter(model=row.model, number=to).first()
@@ -168,7 +185,7 @@ def _state(seen: _Seen, stable: str) -> str:
 
 def _wanted(seen: _Seen) -> int:
     """Units that the stable release should have; the settings may be those of a release that has not begun."""
-    return units_wanted(seen.row.release, seen.row.name) if seen.row.release else seen.spec.replicas
+    return units_wanted(seen.row.release, seen.row.name, seen.wanted) if seen.row.release else seen.spec.replicas
 
 
 def _sentence(seen: _Seen, state: str) -> str:
@@ -207,14 +224,15 @@ def _preflight_under_way(seen: _Seen, state: RolloutState) -> PreflightView:
         sentence = f"Release {number(state.new.release)} is the first one here; rolling back stops it, and nothing serves then."
         return PreflightView(True, None, 0, desired, 0.0, None, sentence)
     way = Way(str(seen.row), state.old, state.new.release, desired, state.bring_up_s)
-    return preflight(way, units=seen.units, routers=seen.routers, place=placer(fleets_for(state)))
+    return preflight(way, units=seen.units, routers=seen.routers, place=placer(fleets_for(state), seen.views))
 
 
 def _preflight_to(seen: _Seen, target: Release) -> PreflightView:
     current = release_key(seen.row.release) if seen.row.release else ""
     spec = stage_spec(target, seen.row.name)
-    way = Way(str(seen.row), release_unit(target, seen.row.name), current, units_wanted(target, seen.row.name), bring_up_s_of(seen.row))
-    return preflight(way, units=seen.units, routers=seen.routers, place=placer(lambda _: spec.fleets))
+    unit, desired = release_unit(target, seen.row.name, wanted=seen.wanted), units_wanted(target, seen.row.name, seen.wanted)
+    way = Way(str(seen.row), unit, current, desired, seen.bring_up_s)
+    return preflight(way, units=seen.units, routers=seen.routers, place=placer(lambda _: spec.fleets, seen.views))
 
 
 def _no_place(spec: UnitSpec, planned: UnitPlacement | None) -> UnitPlacement | Refusal:
@@ -225,8 +243,7 @@ def _alarms(seen: _Seen) -> tuple[AlarmView, ...]:
     specs = seen.spec.alarm_specs
     if not specs:
         return ()
-    figures = metrics.alarm_figures(stage=str(seen.row), alarms=specs, span_s=ALARM_SPAN_S, now=seen.now)
-    return tuple(_alarm(spec, seen.spec.alarms.get(spec.name, ""), figures[spec.name]) for spec in specs)
+    return tuple(_alarm(spec, seen.spec.alarms.get(spec.name, ""), seen.figures[spec.name]) for spec in specs)
 
 
 def _alarm(spec: AlarmSpec, text: str, figure: AlarmFigure) -> AlarmView:

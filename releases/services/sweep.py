@@ -7,10 +7,9 @@ nothing is ever decided on what was read here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
 
 from django.db import connection, transaction
 from django.db.models import TextField
@@ -19,19 +18,16 @@ from django.db.models.functions import Cast
 from denvweb.core import wire
 from denvweb.failpoints import reach
 from fleets import selectors as fleets
-from fleets.domain.refusal import Refusal
-from fleets.domain.types import UnitPlacement, UnitSpec
 from fleets.domain.views import RoutersView, UnitView
 from metrics.domain.views import AlarmVerdict
 from metrics.services import alarm_keep, alarm_sweep
 from metrics.services.alarms import Seen
 from releases.domain.freezes import FreezeWindow, frozen
 from releases.domain.rollout import step
-from releases.domain.rollout_room import Fleets, place_near
-from releases.domain.rollout_types import Observations, Placer, RollbackWish, RolloutState
+from releases.domain.rollout_types import Observations, RollbackWish, RolloutState
 from releases.models import Rollout, StageScale
 from releases.selectors.freezes import freeze_windows
-from releases.selectors.rollouts import fleets_for
+from releases.selectors.rollouts import Views, fleets_for, fleets_once, placer
 from releases.services.decisions import has_moved
 from releases.services.drive import ask_of, finite, plans_now, scaled_by, turn_of
 
@@ -73,7 +69,7 @@ class _World:
     units: dict[str, tuple[UnitView, ...]]
     routers: dict[str, RoutersView]
     windows: tuple[FreezeWindow, ...]
-    views: Callable[[tuple[str, ...]], Fleets]
+    views: Views
 
 
 def rollouts_sweep(now: datetime) -> list[str]:
@@ -123,15 +119,11 @@ def _states(rows: Sequence[_Row]) -> dict[str, RolloutState]:
 
 
 def _world(stages: Collection[str], now: datetime) -> _World:
-    @cache
-    def views(names: tuple[str, ...]) -> Fleets:
-        return fleets.fleet_views(names=names)
-
     return _World(
         units=fleets.units_views(stages=stages, now=now),
         routers=fleets.routers_views(stages=stages, now=now),
         windows=freeze_windows(),
-        views=views,
+        views=fleets_once(),
     )
 
 
@@ -141,7 +133,7 @@ def _waits(row: _Row, state: RolloutState, verdicts: tuple[AlarmVerdict, ...], w
     obs = Observations(
         units=world.units[state.stage],
         routers=world.routers[state.stage],
-        place=_placer(state, world),
+        place=placer(fleets_for(state), world.views),
         verdicts=verdicts,
         rollback=row.wish,
         turn=turn_of(row.after),
@@ -154,15 +146,6 @@ def _waits(row: _Row, state: RolloutState, verdicts: tuple[AlarmVerdict, ...], w
         return None
     changed = bool(verdicts) and verdicts != wire.decode(row.verdicts, tuple[AlarmVerdict, ...])
     return _Quiet(row.pk, row.generation, decision.state.why, verdicts if changed else None)
-
-
-def _placer(state: RolloutState, world: _World) -> Placer:
-    names = fleets_for(state)
-
-    def place(spec: UnitSpec, planned: UnitPlacement | None) -> UnitPlacement | Refusal:
-        return place_near(spec, world.views(names(spec)), planned)
-
-    return place
 
 
 _WRITE = """

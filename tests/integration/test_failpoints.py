@@ -22,7 +22,14 @@ from tests.integration.rollouts_world import STAGE, Demo
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-COMMITS = ("rollout.before-commit", "rollout.after-commit", "heal.before-commit", "heal.after-commit")
+COMMITS = (
+    "rollout.before-commit",
+    "rollout.after-commit",
+    "heal.before-commit",
+    "heal.after-commit",
+    "sweep.before-commit",
+    "sweep.after-commit",
+)
 FLEETS = ("fleets.after-nodes", "fleets.after-units", "fleets.after-routes")
 EFFECTS = ("CreateUnit", "RetargetUnit", "StopUnit", "SetRoutable", "RequestProbe", "SetWeights", "SetStable", "HoldRelease")
 POINTS = (*COMMITS, *FLEETS, *(f"{when}.{effect}" for effect in EFFECTS for when in ("before", "after")))
