@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help test-contract setup setup-test demo run test lint types bench-up bench-simulator bench-sizing bench-alarms bench-rollouts bench-web chaos bench-placement bench-agents bench-router chaos-router lock clean
+.PHONY: help test-contract setup setup-test demo run test lint types bench-up bench-simulator bench-sizing bench-alarms bench-autoscale bench-rollouts bench-web chaos bench-placement bench-agents bench-router chaos-router lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -68,6 +68,9 @@ bench-simulator: setup-test  ## how fast the simulator is: a million requests, a
 
 bench-sizing: setup-test  ## what is foretold beside what was measured: the simulated engine in real time, vLLM, InferenceX, DeepSeek's day
 	$(BIN)/python -m tests.bench.sizing
+
+bench-autoscale: setup-test  ## the scaling policy on recorded traces, beside every static shape and a planner by means
+	$(BIN)/python -m tests.bench.autoscale
 
 bench-rollouts: setup-test  ## how soon an alarm and a click reach the routers, and what 500 rollouts take
 	$(BIN)/python -m tests.bench.rollouts

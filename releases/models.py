@@ -66,6 +66,7 @@ class StageScale(models.Model):
     advised_why = models.TextField(blank=True)  # with its numbers
     local_prefill_below = models.PositiveIntegerField(null=True, blank=True)  # tokens; None: as the release has it
     memory = models.JSONField(default=dict)  # fleets.domain.scaling.types.Memory
+    waits = models.JSONField(default=dict)  # by knob: until when a number that would move may not
     looked_at = models.DateTimeField(null=True, blank=True)
 
     def __str__(self) -> str:

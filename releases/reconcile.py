@@ -28,9 +28,9 @@ from releases.domain.spec_types import StageSpec
 from releases.models import Rollout, Stage
 from releases.selectors.releases import release_unit, stage_spec, units_wanted
 from releases.selectors.rollouts import placer
+from releases.services.autoscale import stage_look, stages_due
 from releases.services.decisions import effects_apply, event_write
 from releases.services.drive import drive
-from releases.services.scaling import scaled_stages, stage_look
 from releases.services.steady import steady_look
 from releases.services.sweep import rollouts_sweep
 
@@ -58,7 +58,7 @@ def reconcile(now: datetime | None = None) -> Look:
     busy = _rollouts_under_way().filter(stage=OuterRef("pk"))
     for stage_id in list(Stage.objects.exclude(Exists(busy)).values_list("pk", flat=True)):
         look.healings += _guarded(look, f"stage {stage_id}", partial(_heal, stage_id, now))
-    for stage_id in list(scaled_stages()):
+    for stage_id in stages_due(now or timezone.now()):
         look.scalings += _guarded(look, f"scale of stage {stage_id}", partial(stage_look, stage_id=stage_id, now=now))
     look.alarms += _guarded(look, "alarms between rollouts", partial(steady_look, now=now))
     return look

@@ -3,6 +3,7 @@
 from fleets.selectors.fleets import fleet_maps, fleet_views
 from fleets.selectors.heads import fleet_heads, unit_heads, weights_view
 from fleets.selectors.keys import keys_view
+from fleets.selectors.loads import UnitsLoad, units_load
 from fleets.selectors.nodes import node_standing
 from fleets.selectors.placement import defrag_advice, placement_explained
 from fleets.selectors.rooms import UnitRoom, unit_rooms
@@ -14,6 +15,7 @@ from fleets.selectors.units import units_view, units_views
 
 __all__ = [
     "UnitRoom",
+    "UnitsLoad",
     "defrag_advice",
     "drain_plan",
     "fleet_heads",
@@ -32,6 +34,7 @@ __all__ = [
     "table_generation",
     "unit_heads",
     "unit_rooms",
+    "units_load",
     "units_view",
     "units_views",
     "weights_view",

@@ -7,11 +7,12 @@ from fleets.services.logs import log_asks_keep, log_asks_open, log_piece_take, l
 from fleets.services.nodes import join_token_create, join_token_issue, nodes_join
 from fleets.services.reports import report_take
 from fleets.services.routers import router_report_take
-from fleets.services.routing import routing_set, synthetic_set
+from fleets.services.routing import conditional_set, routing_set, synthetic_set
 from fleets.services.secrets import secret_remove, secret_set
 from fleets.services.units import unit_create, unit_drain, unit_request_probe, unit_retarget, unit_scale, unit_set_routable, unit_stop
 
 __all__ = [
+    "conditional_set",
     "fleet_thaw",
     "join_token_create",
     "join_token_issue",

@@ -67,6 +67,19 @@ def synthetic_set(*, stage: str, synthetic: Synthetic | None) -> None:
 
 
 @transaction.atomic
+def conditional_set(*, stage: str, conditional: ConditionalPolicy) -> bool:
+    """Set when decode prefills by itself, and leave all else of the table as it is; True if that was a change."""
+    state = stage_lock(stage=stage)
+    wanted = wire.to_plain(conditional)
+    if state.conditional == wanted:
+        return False
+    state.conditional = wanted
+    routes_changed(state)
+    state.save(update_fields=["conditional", "digest", "generation"])
+    return True
+
+
+@transaction.atomic
 def table_refresh(*, stage: str) -> bool:
     """Give the stage's table a new generation if it is not what routers were last given; True if it was not."""
     state = stage_lock(stage=stage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from metrics.models import WINDOW_S
 from metrics.selectors.chain import chain_view
 from metrics.selectors.channels import channels_view
 from metrics.selectors.figures import alarm_figures, alarm_figures_by_stage, metrics_view, with_baselines
@@ -9,8 +10,11 @@ from metrics.selectors.frames import frame_view, frames_view
 from metrics.selectors.glances import glances_view
 from metrics.selectors.journal import events_after, events_view, latest_seq
 from metrics.selectors.steady import breaches_view
+from metrics.selectors.traffic import TrafficView, traffic_view
 
 __all__ = [
+    "WINDOW_S",
+    "TrafficView",
     "alarm_figures",
     "alarm_figures_by_stage",
     "breaches_view",
@@ -23,5 +27,6 @@ __all__ = [
     "glances_view",
     "latest_seq",
     "metrics_view",
+    "traffic_view",
     "with_baselines",
 ]

@@ -40,9 +40,14 @@ def scale_view(*, stage: str) -> ScaleView:
         knobs=tuple(_knob(knob, bounds, counts[knob], mine, advised.get(knob), scale.manual) for knob, bounds in bounds_of(spec).items()),
         why=scale.advised_why,
         looked_at=scale.looked_at,
+        cool_down_s={knob: rest_s for knob, until in scale.waits.items() if (rest_s := _rest_s(until, now)) > 0},
         local_prefill_below=conditional_now(row, spec.topology.conditional).local_prefill_below,
         decisions=metrics.events_view(stage=stage, kind="scale.", limit=SHOWN),
     )
+
+
+def _rest_s(until: str, now: datetime) -> float:
+    return (datetime.fromisoformat(until) - now).total_seconds()
 
 
 def _knob(

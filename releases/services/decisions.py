@@ -39,7 +39,7 @@ from releases.domain.rollout_types import (
     StopUnit,
 )
 from releases.domain.synthetic import synthetic_of
-from releases.models import Release, Rollout, Stage
+from releases.models import Release, Rollout, Stage, StageScale
 from releases.selectors.releases import stage_spec
 from releases.selectors.scales import conditional_now
 
@@ -163,6 +163,8 @@ def _set_stable(stage: Stage, key: str) -> None:
     spec = stage_spec(release, stage.name)
     row.settings, row.draining = wire.to_plain(spec), {}
     row.save(update_fields=["previous", "release", "settings", "draining"])
+    if spec.is_ranged:
+        StageScale.objects.get_or_create(stage=row)  # from here on its traffic is looked at
     weights = fleet_selectors.routers_view(stage=_key(stage), now=timezone.now()).weights
     _routing_set(stage, weights, spec.topology.conditional, spec.alarm_specs)
 

@@ -125,22 +125,3 @@ def _apply_to(stage: Stage, unit: UnitView, wanted: Counts) -> bool:
 
 def _event(row: StageScale, release: Release, kind: str, sentence: str, actor: str, via: str) -> None:
     event_append(kind=kind, sentence=sentence, actor=actor, via=via, stage=str(row.stage), release=release_key(release))
-
-
-def scaled_stages() -> list[int]:
-    """Stages whose numbers may change, or were changed, at run time."""
-    return list(StageScale.objects.filter(stage__release__isnull=False).order_by("pk").values_list("pk", flat=True))
-
-
-def stage_look(*, stage_id: int, now: datetime | None = None) -> int:
-    """One look at one stage: have what is in force. Another process that looks at it already is left to it."""
-    with transaction.atomic():
-        stage = (
-            Stage.objects.select_for_update(no_key=True, of=("self",), skip_locked=True)
-            .select_related("model", "release__model")
-            .filter(pk=stage_id)
-            .first()
-        )
-        if stage is None or stage.release is None:
-            return 0
-        return scale_apply(stage=stage, now=now or timezone.now())

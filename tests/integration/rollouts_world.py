@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from denvweb.auth import token_create
-from fleets.domain.protocol import ProbeResult
+from fleets.domain.protocol import ProbeResult, UnitGauge
 from fleets.domain.views import UnitView
 from fleets.selectors import router_table, routers_view, units_view
 from metrics.domain.types import AlarmCount, Route, SeriesDelta, SeriesKey
@@ -49,6 +49,7 @@ class Demo:
     gpus: int = 8
     seq: int = 0
     live: bool = True
+    gauges: tuple[UnitGauge, ...] = ()  # that the router reports
     slow: str = ""  # the release whose requests are over the limit
     fleets: FleetsWorld = field(init=False)
 
@@ -76,7 +77,7 @@ class Demo:
             for unit in table.units
             if unit.routable and table.weights.get(unit.release) and requests
         )
-        self.fleets.router(seq=self.seq, generation=table.generation, probes=probes, series=series)
+        self.fleets.router(seq=self.seq, generation=table.generation, probes=probes, series=series, gauges=self.gauges)
 
     def _figures(self, unit: str, prefill: str, decode: str, requests: int) -> SeriesDelta:
         over = requests // 2 if self.slow == decode else 0

@@ -86,6 +86,7 @@ class Replica:
         self.running, self.tokens, self.used_seq = 0, 0, 0
         self.kv_use: float | None = None
         self.up = True
+        self.leaving = False  # it finishes what it has, and gets nothing new
         self.kv_tokens = kv_tokens
         self.cache = PrefixCache(kv_tokens)
         self.waiting: deque[Job] = deque()

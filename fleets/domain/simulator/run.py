@@ -16,17 +16,17 @@ from fleets.domain.types import Role
 _NO_RUN = Run()
 
 
-class _World:
+class World:
     """The parts of one simulation, wired."""
 
     def __init__(self, shape: StageShape, run: Run) -> None:
         self.shape, self.run = shape, run
         self.clock, self.itl = Clock(), Tally()
-        self.stage = Stage(shape.conditional, run.router, run.limits)
+        self.stage = self.make_stage()
         self.replicas: dict[Role, list[Replica]] = {pool.role: [] for pool in shape.pools}
-        times = {pool.role: StepTimes(shape.model, shape.gpu, pool.gpus, shape.calibration) for pool in shape.pools}
+        self._times = {pool.role: StepTimes(shape.model, shape.gpu, pool.gpus, shape.calibration) for pool in shape.pools}
         for _ in range(shape.units):
-            made = {pool.role: [self._replica(pool, times[pool.role]) for _ in range(pool.replicas)] for pool in shape.pools}
+            made = {pool.role: [self.make_replica(pool) for _ in range(pool.replicas)] for pool in shape.pools}
             for role, replicas in made.items():
                 self.replicas[role] += replicas
             prefills = made.pop(Role.PREFILL, [])
@@ -35,14 +35,19 @@ class _World:
         for replica in self._decoding():
             self._warm(replica)
 
-    def _replica(self, pool: PoolShape, steps: StepTimes) -> Replica:
+    def make_stage(self) -> Stage:
+        """The router's side."""
+        return Stage(self.shape.conditional, self.run.router, self.run.limits)
+
+    def make_replica(self, pool: PoolShape) -> Replica:
+        """One more replica of a pool, up at once."""
         model, gpu, near = self.shape.model, self.shape.gpu, self.shape.same_domain
 
         def transfer_s(tokens: int) -> float:
             return kv_transfer_s(tokens * model.kv_bytes_per_token, gpu, near) * self.shape.calibration.scale
 
         kv_tokens = self.shape.kv_tokens(pool)
-        return Replica(self.clock, pool, steps, kv_tokens, self.itl, transfer_s, self.stage.done, self.stage.lost)
+        return Replica(self.clock, pool, self._times[pool.role], kv_tokens, self.itl, transfer_s, self.stage.done, self.stage.lost)
 
     def _decoding(self) -> list[Replica]:
         return [replica for unit in self.stage.units for replica in unit.all_decodes]
@@ -95,6 +100,30 @@ class _World:
         if self.open or self.stage.inflight:
             self.clock.at(now + self.run.router.gauge_every_s, self._look, None)
 
+    def result(self) -> Result:
+        """What users saw, once all is over."""
+        stage = self.stage
+        done = max(1, stage.completed)
+        return Result(
+            requests=stage.arrived,
+            completed=stage.completed,
+            rejected=stage.rejected,
+            failed=stage.arrived - stage.completed - stage.rejected,
+            span_s=stage.last_s,
+            input_tokens=stage.input_tokens,
+            output_tokens=stage.output_tokens,
+            ttft=stage.ttft.quantiles(),
+            itl=self.itl.quantiles(),
+            tpot=stage.tpot.quantiles(),
+            e2e=stage.e2e.quantiles(),
+            phases_mean_s={phase.value: total / done for phase, total in stage.phases.items()},
+            reasons={reason.value: count for reason, count in sorted(stage.reasons.items(), key=lambda item: -item[1])},
+            cached_ratio=stage.cached_tokens / stage.input_tokens if stage.input_tokens else 0.0,
+            goodput_ratio=stage.good / stage.arrived if stage.arrived else 0.0,
+            kv_bytes_moved=stage.moved_tokens * self.shape.model.kv_bytes_per_token,
+            pools=self.uses(stage.last_s),
+        )
+
     def uses(self, span_s: float) -> tuple[PoolUse, ...]:
         """How busy each role was."""
         return tuple(self._use(pool, self.replicas[pool.role], span_s) for pool in self.shape.pools)
@@ -113,26 +142,6 @@ class _World:
 
 def simulate(shape: StageShape, arrivals: Iterable[Arrival], run: Run = _NO_RUN) -> Result:
     """Play `arrivals` (in order of time) against a stage. Deterministic: the same input gives the same answer."""
-    world = _World(shape, run)
+    world = World(shape, run)
     world.play(arrivals)
-    stage = world.stage
-    done = max(1, stage.completed)
-    return Result(
-        requests=stage.arrived,
-        completed=stage.completed,
-        rejected=stage.rejected,
-        failed=stage.arrived - stage.completed - stage.rejected,
-        span_s=stage.last_s,
-        input_tokens=stage.input_tokens,
-        output_tokens=stage.output_tokens,
-        ttft=stage.ttft.quantiles(),
-        itl=world.itl.quantiles(),
-        tpot=stage.tpot.quantiles(),
-        e2e=stage.e2e.quantiles(),
-        phases_mean_s={phase.value: total / done for phase, total in stage.phases.items()},
-        reasons={reason.value: count for reason, count in sorted(stage.reasons.items(), key=lambda item: -item[1])},
-        cached_ratio=stage.cached_tokens / stage.input_tokens if stage.input_tokens else 0.0,
-        goodput_ratio=stage.good / stage.arrived if stage.arrived else 0.0,
-        kv_bytes_moved=stage.moved_tokens * shape.model.kv_bytes_per_token,
-        pools=world.uses(stage.last_s),
-    )
+    return world.result()

@@ -31,9 +31,9 @@ class Unit:
         return self.inflight / (len(self.decodes) or 1)
 
     def look(self) -> None:
-        """Notice which replicas are up."""
-        self.prefills = [replica for replica in self.all_prefills if replica.up]
-        self.decodes = [replica for replica in self.all_decodes if replica.up]
+        """Notice which replicas may be sent to."""
+        self.prefills = [replica for replica in self.all_prefills if replica.up and not replica.leaving]
+        self.decodes = [replica for replica in self.all_decodes if replica.up and not replica.leaving]
 
     def replica(self, role: Role, ordinal: int) -> Replica | None:
         """One of its replicas; None when there is no such one."""
@@ -47,7 +47,7 @@ class Stage:
     def __init__(self, conditional: ConditionalPolicy, router: RouterShape, limits: Limits) -> None:
         self.units: list[Unit] = []
         self._usable: list[Unit] = []
-        self._conditional, self._router = conditional, router
+        self.conditional, self._router = conditional, router
         self._ttft_limit_s = limits.ttft_s if limits.ttft_s is not None else float("inf")
         self._itl_limit_s = limits.itl_s if limits.itl_s is not None else float("inf")
         self._seq = 0
@@ -81,7 +81,7 @@ class Stage:
             return
         held = decode.cache.held_tokens(job.arrival) if job.arrival.blocks else job.arrival.shared_tokens
         decision = routing.decide(
-            self._conditional,
+            self.conditional,
             prompt_tokens=job.prompt,
             held_tokens=held,
             prefill_queue=len(unit.waiting),
