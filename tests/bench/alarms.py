@@ -22,8 +22,10 @@ from metrics.domain.verdict import Arms, JudgeState, state_begin_anew, state_loo
 from metrics.domain.views import AlarmVerdict
 from releases.domain.rollout_types import ENDED, Phase
 from releases.domain.spec_types import RolloutPolicy
+from tests.bench.compared import compared
 from tests.bench.rules import NAMES, Rules
 from tests.bench.streams import ALARMS, HEALTHY, Arrivals, Truth, counts, over, replayed, steady, traces
+from tests.bench.unending import unending
 from tests.domain.rollout_world import START, World
 
 ALPHA = 0.01 / (len(ALARMS) + 1)  # the rollout's budget, shared by its alarms and the guard against plain errors, as releases does
@@ -233,8 +235,10 @@ def measure(*, quick: bool, seed: int = SEED) -> dict[str, float]:
             for name, arrivals in streams.items()
         ]
     _found_table(cells)
+    compared_wrong = compared(runs=2 if quick else 100, few=2 if quick else 20, seed=seed)
+    unending(days=1 if quick else 90, few=2 if quick else 20, seed=seed)
     return {
-        "false_rollback_ratio": max(cell.rolled_back(DENV) for cell in fine),
+        "false_rollback_ratio": max(compared_wrong, *(cell.rolled_back(DENV) for cell in fine)),
         "detect_10x_median_requests": max(cell.quantile(DENV, 0, 0.5) or float("inf") for cell in tens),
         "detect_10x_median_minutes": round(max(cell.quantile(DENV, 1, 0.5) or float("inf") for cell in tens), 2),
     }
