@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from denvweb.cli.output import echo_json, json_option
-from denvweb.cli.sizing_inputs import ITL_DEFAULT_S, TTFT_DEFAULT_S, gpu_of, question, recipe_of, serving_of, traffic, traffic_options
+from denvweb.cli.sizing_inputs import gpu_of, question, recipe_of, traffic, traffic_options
 from denvweb.cli.sizing_release import release_text
 from denvweb.cli.sizing_text import advice_text, result_text, size_text
 from denvweb.core.errors import InvalidError
@@ -24,9 +24,10 @@ from fleets.domain.simulator.run import simulate as run_simulation
 from fleets.domain.simulator.types import Arrival, Draws, Failure, Limits, PoolShape, Run, StageShape
 from fleets.domain.sizing.advise import advise as ask_advice
 from fleets.domain.sizing.size import size as find_size
-from fleets.domain.types import PoolSpec, Role
+from fleets.domain.types import Role
+from releases.domain.serving import ITL_DEFAULT_S, TTFT_DEFAULT_S, serving_of, shape_of
 from releases.domain.spec import ReleaseFile, parse
-from releases.domain.units import unit_spec
+from releases.domain.units import stage_key
 
 _FAILURE = re.compile(r"(prefill|decode|aggregated)(?::(\d+))?(?::(\d+))?@([^+]+)\+(.+)")
 _SHAPE = re.compile(r"(?:(\d+)P(\d+)D|(\d+)A)")
@@ -152,19 +153,12 @@ def _shape_of_file(file: Path, given: dict[str, Any]) -> tuple[str, StageShape]:
     stage = parsed.stage(given["stage"]) if given["stage"] else parsed.stages[0]
     if stage is None:
         raise InvalidError(f"{file} has no stage {given['stage']}; it has {', '.join(one.name for one in parsed.stages)}")
-    spec = unit_spec(parsed.release, stage, recipe_of(parsed.release.recipe), f"{parsed.release.model}@0")
     conditional = stage.topology.conditional
     if given["local_prefill_below"] is not None:
         conditional = ConditionalPolicy(given["local_prefill_below"], conditional.prefill_queue_above)
-    pools = tuple(_pool_shape(pool) for pool in spec.pools)
-    model, units = spec.pools[0].engine.shape, given["units"] or stage.replicas
-    return f"{spec.stage}", _checked(StageShape(model, gpu_of(given["gpu_kind"]), units, pools, conditional))
-
-
-def _pool_shape(pool: PoolSpec) -> PoolShape:
-    options = pool.engine.options
-    sequences, budget = int(options.get("max-num-seqs", 1024)), int(options.get("max-num-batched-tokens", 8192))
-    return PoolShape(pool.role, pool.replicas, pool.gpus, sequences, budget)
+    recipe, gpu = recipe_of(parsed.release.recipe), gpu_of(given["gpu_kind"])
+    shape = shape_of(parsed.release, stage, recipe, gpu, units=given["units"], conditional=conditional)
+    return stage_key(parsed.release, stage), _checked(shape)
 
 
 def _checked(shape: StageShape) -> StageShape:

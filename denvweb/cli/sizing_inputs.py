@@ -15,24 +15,20 @@ from denvweb.cli.replay.trace import read_trace
 from denvweb.core.errors import ConflictError, InvalidError, NotFoundError
 from denvweb.core.units import parse_duration_s, parse_ratio
 from fleets.domain.hardware import GPUS, GpuKind
-from fleets.domain.protocol import ConditionalPolicy
 from fleets.domain.simulator.arrivals import Process, at_rate, fitted
 from fleets.domain.simulator.types import Arrival, Limits
 from fleets.domain.sizing.load import held_tokens
-from fleets.domain.sizing.types import Need, RoleBounds, Serving
+from fleets.domain.sizing.types import Need, Serving
 from fleets.domain.views import FleetMap
 from metrics.domain.views import MetricsView
 from releases.catalog import catalog
-from releases.domain.recipes import Parallelism, Recipe, recipe_unknown
-from releases.domain.units import ROUTED_PROTOCOLS
+from releases.domain.recipes import Recipe, recipe_unknown
+from releases.domain.serving import ITL_DEFAULT_S, LENGTH_SPREAD, MOST_GPUS, TTFT_DEFAULT_S, serving_of
 from releases.domain.views import ReleaseView, StageView
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-TTFT_DEFAULT_S, ITL_DEFAULT_S = 2.0, 0.05
 MEASURED_OVER = "1h"
-LENGTH_SPREAD = 1.0  # of prompts and answers when only their means are known: recorded traffic has 0.9 to 1.5
-_MAX_GPUS = 4096
 
 
 class Seconds(click.ParamType[float]):
@@ -78,7 +74,7 @@ def traffic_options(command: F) -> F:
     for option in (
         click.option("--recipe", default="", metavar="RECIPE", help="As `denv recipes` lists them."),
         click.option("--gpu-kind", default="", metavar="KIND", help="Such as GB200 or H200."),
-        click.option("--domain-gpus", type=click.IntRange(1, _MAX_GPUS), help="GPUs of one scale-up domain; the kind's usual otherwise."),
+        click.option("--domain-gpus", type=click.IntRange(1, MOST_GPUS), help="GPUs of one scale-up domain; the kind's usual otherwise."),
         click.option("--isl", type=click.IntRange(1), help="Mean prompt tokens."),
         click.option("--osl", type=click.IntRange(1), help="Mean output tokens."),
         click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Requests a second; with --trace, to play it at."),
@@ -147,31 +143,6 @@ def gpu_of(name: str) -> GpuKind:
     if name not in GPUS:
         raise InvalidError(f"GPU kind {name} is not known; one of {', '.join(GPUS)}", code="gpu-unknown")
     return GPUS[name]
-
-
-def serving_of(recipe: Recipe, gpu: GpuKind, *, domain_gpus: int | None = None, simulated: bool = False) -> Serving:
-    """What a recipe allows on a GPU kind."""
-    roles = {}
-    for role, rules in recipe.roles.items():
-        most = _MAX_GPUS if recipe.parallelism is Parallelism.EXPERT else rules.max_tensor_parallel or _MAX_GPUS
-        roles[role] = RoleBounds(rules.min_gpus, most, int(rules.options.get("max-num-batched-tokens", 8192)))
-    return Serving(
-        model=recipe.model_shape(),
-        gpu=gpu,
-        roles=roles,
-        cannot_disaggregate=_cannot(recipe, simulated),
-        hetero_tensor_parallel=recipe.hetero_tensor_parallel,
-        conditional=ConditionalPolicy(),
-        domain_gpus=domain_gpus or 0,
-    )
-
-
-def _cannot(recipe: Recipe, simulated: bool) -> str:
-    if not recipe.can_disaggregate:
-        return f"recipe {recipe.name} has no prefill and decode roles"
-    if recipe.protocol not in ROUTED_PROTOCOLS and not simulated:
-        return f"{recipe.engine} hands KV over by {recipe.protocol}, which the router does not speak"
-    return ""
 
 
 def _measured(stage: str, given: dict[str, Any]) -> Question:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fleets.domain.simulator.arrivals import Process
+from fleets.domain.sizing.types import MakeDraws
 from fleets.domain.types import FleetView, UnitPlacement, UnitSpec
 from fleets.domain.views import UnitView
+from releases.domain.advice import traffic_findings
 from releases.domain.diff import touches
 from releases.domain.findings import (
     Severity,
@@ -20,7 +23,7 @@ from releases.domain.findings import (
 )
 from releases.domain.freezes import Frozen
 from releases.domain.plan import MoveKind, StagePlan, plan_stage
-from releases.domain.recipes import Catalog
+from releases.domain.recipes import Catalog, Recipe
 from releases.domain.spec_types import ReleaseFile, StageSpec
 from releases.domain.units import unit_spec
 from releases.domain.views import FindingView, StagePlanView
@@ -50,6 +53,8 @@ class World:
     supersede: bool = False  # a rollout in flight is superseded
     secrets: Mapping[str, str] = field(default_factory=dict)  # whose they are, a model or `*`, by name
     break_glass: bool = False  # freeze windows are passed over
+    traffic: Mapping[str, Process] = field(default_factory=dict)  # by name, of stages that had some in the last hour
+    make_draws: MakeDraws | None = None  # random numbers of simulations; None: nothing is simulated
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,15 @@ def check_stage(file: ReleaseFile, stage: StageSpec, number: int, world: World) 
     if plan.refusal is not None:
         return StageResult((*found, *refusal_findings(stage, plan.refusal)))
     placed = _finding(stage, Severity.OK, "placed", _where(plan, stage, now, world.fleets))
-    return StageResult((*found, placed, *_surge(stage, plan, world)), plan.view)
+    return StageResult((*found, placed, *_surge(stage, plan, world), *_traffic(file, stage, recipe, world)), plan.view)
+
+
+def _traffic(file: ReleaseFile, stage: StageSpec, recipe: Recipe, world: World) -> Sequence[FindingView]:
+    """What the stage's measured traffic says about the new shape."""
+    process = world.traffic.get(stage.name)
+    if process is None or world.make_draws is None:
+        return ()
+    return traffic_findings(file.release, stage, recipe, world.fleets, process, world.make_draws)
 
 
 def _in_flight(stage: StageSpec, now: StageNow, world: World) -> Sequence[FindingView]:

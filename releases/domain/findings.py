@@ -14,6 +14,7 @@ from denvweb.core.units import format_bytes
 from fleets.domain.hardware import GPUS, GpuKind
 from fleets.domain.placement import Refusal, place_units
 from fleets.domain.rank_fit import context_tokens
+from fleets.domain.sizing.advise import LARGE_MODEL_PARAMS
 from fleets.domain.timing import MEMORY_USE_RATIO, RESERVED_BYTES, MemoryFit, memory_fit
 from fleets.domain.types import Faults, FleetView, PlacementRule, PoolSpec, Role, UnitSpec
 from releases.domain.engine_findings import engine_refusals
@@ -23,7 +24,6 @@ from releases.domain.spec_types import Mode, ReleaseFile, ReleaseSpec, StageSpec
 from releases.domain.units import ROUTED_PROTOCOLS, SIMULATED_PROTOCOLS, unit_spec
 from releases.domain.views import FindingView
 
-SMALL_MODEL_PARAMS = 10e9  # below it, piggybacking decode on prefill wins ("Beyond the Buzz", MLSys 2026)
 _MOVING_REVISIONS = frozenset({"main", "master", "latest", "head"})
 _NO_FAULTS = Faults()
 
@@ -311,9 +311,10 @@ def _any_placement(subject: _Subject) -> Iterable[FindingView]:
 
 def _small_model(subject: _Subject) -> Iterable[FindingView]:
     params = subject.recipe.shape.total_params
-    if params < SMALL_MODEL_PARAMS and subject.stage.topology.mode is Mode.DISAGGREGATED:
+    if params < LARGE_MODEL_PARAMS and subject.stage.topology.mode is Mode.DISAGGREGATED:
         size = f"{params / 1e9:.3g} billion" if params >= 1e9 else f"{params:,.0f}"
-        sentence = f"the model has {size} parameters; below 10 billion an aggregated topology usually serves more per GPU"
+        least = f"{LARGE_MODEL_PARAMS / 1e9:.0f} billion"
+        sentence = f"the model has {size} parameters; below {least} an aggregated topology usually serves more per GPU"
         yield subject.finding(Severity.ADVICE, "small-model-disaggregated", sentence)
 
 

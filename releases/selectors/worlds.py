@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from django.utils import timezone
 
 from fleets import selectors as fleets
@@ -13,19 +15,26 @@ from releases.models import Rollout, Stage
 from releases.selectors.freezes import freeze_windows
 from releases.selectors.releases import release_unit
 from releases.selectors.rollouts import bring_up_s_of
+from releases.selectors.traffic import traffic_of
 
 
-def world_for(file: ReleaseFile, only_stage: str = "") -> World:
-    """Recipes, fleets, and the stages of the file's model as they are now; `only_stage` is the one that it is about."""
+def world_for(file: ReleaseFile, only_stage: str = "", *, traffic: bool = False) -> World:
+    """Recipes, fleets, and the stages of the file's model as they are now; `only_stage` is the one that it is about.
+
+    With `traffic`, what came to them in the last hour too, so that shapes are simulated under it: that takes seconds.
+    """
     rows = Stage.objects.filter(model__name=file.release.model).select_related("model", "release__model")
     windows, now = freeze_windows(), timezone.now()
     held = {stage.name: frozen(windows, model=file.release.model, stage=stage.name, now=now) for stage in file.stages}
+    coming = {row.name: traffic_of(stage=str(row), now=now) for row in rows if traffic and row.release is not None}
     return World(
         catalog=catalog(),
         fleets=fleets.fleet_views(),
         secrets=fleets.secret_names(),
         stages={row.name: _stage_now(row) for row in rows},
         first=next((stage.name for stage in chosen_stages(file, only_stage)), ""),
+        traffic={name: process for name, process in coming.items() if process is not None},
+        make_draws=random.Random,
         frozen={name: found for name, found in held.items() if found is not None},
     )
 

@@ -92,7 +92,7 @@ def _compute(row: DryRun) -> DryRunView:
     number = next_number(file.release.model)
     draft = _Draft(release=f"{file.release.model}@{number}", recipe=file.release.recipe)
     _progress(row, 0.2, "looking at recipes and fleets")
-    world = world_for(file, row.only_stage)
+    world = world_for(file, row.only_stage, traffic=True)
     draft.findings.extend(check_release(file, row.only_stage, world))
     stages = chosen_stages(file, row.only_stage)
     for index, stage in enumerate(stages):

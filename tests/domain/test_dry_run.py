@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
 
 from fleets.domain.types import FleetView
+from releases.domain.serving import process_of
 from tests.domain.releases_world import DS_FLASH, GB200, fleet, look, serving, world
 
 TWO, ONE = fleet("gb200-use1", "GB200", 2, 18, 4), fleet("gb200-use1", "GB200", 1, 18, 4)
@@ -56,3 +60,30 @@ def test_a_file_for_more_than_the_fleet_has_is_refused_before_planning() -> None
 def test_many_units_are_counted_and_not_all_named() -> None:
     stage = look(DS_FLASH.replace("replicas: 2\n", "replicas: 20\n"), world(fleet("gb200-use1", "GB200", 20, 18, 4)))[1]
     assert "unit 12 on gb200-use1/d12, and 8 more (72 of 72 GPUs each, same-domain)" in stage.findings[0].sentence
+
+
+def under(rate: float, prompt: int, output: int, text: str) -> dict[str, str]:
+    """What a dry run says of the demo's shape, or of `text`, when so much came in the last hour: code to severity and sentence."""
+    seen = replace(world(), traffic={"prod-us": process_of(rate, prompt, output, 0.0)}, make_draws=random.Random)
+    return {finding.code: f"{finding.severity}: {finding.sentence}" for finding in look(text, seen)[1].findings}
+
+
+SMALL = DS_FLASH.replace("replicas: 2 }, decode: { gpus: 64", "replicas: 1 }, decode: { gpus: 4").replace(
+    "    replicas: 2", "    replicas: 1"
+)
+
+
+def test_measured_traffic_that_does_not_pay_for_two_pools_is_advised_against_with_its_numbers() -> None:
+    found = under(2.0, 300, 1500, SMALL)
+    assert found["decode-heavy-disaggregated"].startswith("advice: 295 uncached prompt tokens of 2,048, and 0.2 for each output token of 4")
+    assert "low-volume-disaggregated" not in found
+    computed = next(text for text in found.values() if "requests/s of 300 in and 1,500 out were measured" in text)
+    assert "disaggregated (1 unit of 1P1D, 8 GB200) carries" in computed
+    assert "and aggregated (" in computed
+
+
+def test_a_shape_that_would_miss_its_limits_under_the_measured_load_is_warned_of() -> None:
+    found = under(90.0, 8000, 200, SMALL)
+    assert "which is too little" in found["limits-missed-at-load"]
+    assert "at this load ttft p99 would be" in found["limits-missed-at-load"]
+    assert "low-volume-disaggregated" in under(0.02, 8000, 200, SMALL)

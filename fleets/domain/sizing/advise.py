@@ -27,7 +27,9 @@ VOLUME_LOW, VOLUME_HIGH = 1e8, 1e9  # tokens a day
 LONG_PROMPT_TOKENS = 2048  # uncached: Dynamo's own threshold for an effective ISL
 PREFILL_HEAVY_RATIO = 4.0  # prompt tokens for each output token; llm-d speaks of 10 : 1, and 1 : 1 does not pay
 _REQUESTS = 2500
+_FEW_REQUESTS = 1000  # where somebody waits for the answer
 _HALVINGS = 6
+_DOUBLINGS = 6  # of a guess that was too low
 _TRIALS = 2  # closed-form favourites of each kind that are simulated
 
 
@@ -120,6 +122,21 @@ def advise(serving: Serving, need: Need, make_draws: MakeDraws, *, gpus: int | N
     return Advice(held, budget, tuple(contenders), absent, winner, advice, sentence)
 
 
+def beside(serving: Serving, need: Need, shape: StageShape, make_draws: MakeDraws) -> tuple[Contender, ...]:
+    """What a shape would carry, and what the best one of the other kind would on as many GPUs; that one is absent when there is none."""
+    load = load_of(need, shape.conditional, make_draws)
+    apart = len(shape.pools) > 1
+    steady_of = steady_apart if apart else steady_together
+    kind = "disaggregated" if apart else "aggregated"
+    rate = need.process.rate_per_s
+    mine = _contest(kind, serving, need, load, [(shape, rate)], make_draws, steady_of, requests=_FEW_REQUESTS)
+    if apart:
+        other = _best_together(serving, need, load, shape.gpus, make_draws, requests=_FEW_REQUESTS)
+    else:
+        other = _best_apart(serving, need, load, shape.gpus, make_draws, requests=_FEW_REQUESTS)
+    return tuple(one for one in (mine, other) if one is not None)
+
+
 def _budget(serving: Serving, need: Need, make_draws: MakeDraws) -> int:
     found, reason = [], ""
     for aggregated in (False, True):
@@ -160,7 +177,9 @@ def _verdict(held: tuple[Condition, ...], contenders: list[Contender], winner: s
 # ---- the contest ----
 
 
-def _best_apart(serving: Serving, need: Need, load: Load, gpus: int, make_draws: MakeDraws) -> Contender | None:
+def _best_apart(
+    serving: Serving, need: Need, load: Load, gpus: int, make_draws: MakeDraws, *, requests: int = _REQUESTS
+) -> Contender | None:
     options: list[tuple[float, Apart, Packed]] = []
     for proposal in proposals_apart(serving, load, need.limits):
         for pack in _packings(serving, proposal, gpus):
@@ -168,7 +187,7 @@ def _best_apart(serving: Serving, need: Need, load: Load, gpus: int, make_draws:
             options.append((min(prefill, proposal.rate.per_s * pack.decodes * pack.units), proposal, pack))
     options.sort(key=lambda option: -option[0])
     trials = [(shape_apart(serving, proposal, pack), rate) for rate, proposal, pack in options[:_TRIALS]]
-    return _contest("disaggregated", serving, need, load, trials, make_draws, steady_apart)
+    return _contest("disaggregated", serving, need, load, trials, make_draws, steady_apart, requests=requests)
 
 
 def _packings(serving: Serving, proposal: Apart, gpus: int) -> Iterator[Packed]:
@@ -182,7 +201,9 @@ def _packings(serving: Serving, proposal: Apart, gpus: int) -> Iterator[Packed]:
             yield Packed(units, prefills, decodes, units * used)
 
 
-def _best_together(serving: Serving, need: Need, load: Load, gpus: int, make_draws: MakeDraws) -> Contender | None:
+def _best_together(
+    serving: Serving, need: Need, load: Load, gpus: int, make_draws: MakeDraws, *, requests: int = _REQUESTS
+) -> Contender | None:
     options = [
         (replace(proposal, replicas=gpus // proposal.gpus), proposal.rate.per_s * (gpus // proposal.gpus))
         for proposal in proposals_together(serving, load, need.limits)
@@ -190,7 +211,7 @@ def _best_together(serving: Serving, need: Need, load: Load, gpus: int, make_dra
     ]
     options.sort(key=lambda option: -option[1])
     trials = [(shape_together(serving, proposal), rate) for proposal, rate in options[:_TRIALS]]
-    return _contest("aggregated", serving, need, load, trials, make_draws, steady_together)
+    return _contest("aggregated", serving, need, load, trials, make_draws, steady_together, requests=requests)
 
 
 def _contest(
@@ -201,16 +222,18 @@ def _contest(
     trials: list[tuple[StageShape, float]],
     make_draws: MakeDraws,
     steady_of: Callable[[Serving, Load, StageShape], Steady],
+    *,
+    requests: int,
 ) -> Contender | None:
     """The trial with the largest simulated capacity, with its forecast at the load asked for."""
     best: tuple[float, StageShape] | None = None
     for shape, guess_per_s in trials:
-        found = capacity_per_s(serving, need, load, shape, guess_per_s, make_draws, steady_of)
+        found = capacity_per_s(serving, need, load, shape, guess_per_s, make_draws, steady_of, requests=requests)
         if best is None or found > best[0]:
             best = (found, shape)
     if best is None:
         return None
-    seen = forecast(best[1], need, steady_of(serving, load, best[1]), make_draws, requests=_REQUESTS)
+    seen = forecast(best[1], need, steady_of(serving, load, best[1]), make_draws, requests=requests)
     return Contender(kind, best[1], seen, best[0])
 
 
@@ -222,17 +245,39 @@ def capacity_per_s(
     guess_per_s: float,
     make_draws: MakeDraws,
     steady_of: Callable[[Serving, Load, StageShape], Steady],
+    *,
+    requests: int = _REQUESTS,
 ) -> float:
     """The largest rate at which a shape keeps the limits in simulation, to within a few percent; 0 when none that was tried is."""
     low, high = 0.0, guess_per_s * 1.3
+    for _ in range(_DOUBLINGS):
+        if not _keeps(serving, need, load, shape, high, make_draws, steady_of, requests):
+            break
+        low, high = high, high * 2
     for _ in range(_HALVINGS):
         rate = (low + high) / 2 if low else max(guess_per_s * 0.2, high * 0.6)
-        busier = replace(load, rate_per_s=rate)
-        asked = replace(
-            need,
-            process=replace(need.process, rate_per_s=rate),
-            arrivals=at_rate(need.arrivals, rate) if need.arrivals else (),
-        )
-        kept = play(shape, asked, steady_of(serving, busier, shape), make_draws, requests=_REQUESTS).meets(need.limits)
+        kept = _keeps(serving, need, load, shape, rate, make_draws, steady_of, requests)
         low, high = (rate, high) if kept else (low, rate)
     return low
+
+
+def _keeps(
+    serving: Serving,
+    need: Need,
+    load: Load,
+    shape: StageShape,
+    rate_per_s: float,
+    make_draws: MakeDraws,
+    steady_of: Callable[[Serving, Load, StageShape], Steady],
+    requests: int,
+) -> bool:
+    """Whether a shape keeps the limits at a rate."""
+    asked = at_load(need, rate_per_s)
+    steady = steady_of(serving, replace(load, rate_per_s=rate_per_s), shape)
+    return play(shape, asked, steady, make_draws, requests=requests).meets(need.limits)
+
+
+def at_load(need: Need, rate_per_s: float) -> Need:
+    """The same requests at another rate."""
+    arrivals = at_rate(need.arrivals, rate_per_s) if need.arrivals else ()
+    return replace(need, process=replace(need.process, rate_per_s=rate_per_s), arrivals=arrivals)
