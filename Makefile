@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help test-contract setup setup-test demo run test lint types bench-up bench-simulator bench-sizing bench-alarms bench-autoscale bench-rollouts bench-web chaos bench-placement bench-agents bench-router chaos-router lock clean
+.PHONY: help test-contract setup setup-test demo run test lint types bench-up bench-simulator bench-sizing bench-alarms bench-autoscale bench-rollouts bench-web chaos bench-placement bench-agents bench-router chaos-router lock clean pictures
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -80,6 +80,9 @@ bench-web: setup-test  ## measure pages with 200 stages and 30 days of data, the
 
 bench-agents: setup-test  ## 1,000 nodes against one web process, and how soon one that dies is noticed (as root; SECONDS=60 is shorter)
 	$(BIN)/python -m tests.bench.agents $(if $(SECONDS),--seconds $(SECONDS))
+
+pictures: setup-test  ## take pictures of every page, light and dark, wide and narrow, into docs/images/pages
+	$(BIN)/pytest -q -s tests/e2e/pictures.py
 
 chaos: setup-test  ## ten minutes of rollouts under traffic while everything is broken at random; SEED=7 is the same again
 	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from denvweb.core.errors import NotFoundError
@@ -465,3 +466,22 @@ def patch_all(patch: Callable[[str, object], object]) -> None:
     patch(f"{pages}.releases.releases_newest", lambda *, models, limit: {model: releases(model)[:limit] for model in models})
     patch(f"{pages}.releases.release_view", lambda *, model, number: release(number, model))
     patch(f"{pages}.releases.dry_run_view", lambda **_: dry_run(errors=False))
+
+
+def patch_later(patch: Callable[[str, object], object]) -> None:
+    """The same evening a little later: some of each list are gone from its middle, and a stage has moved on."""
+    pages = "frontend.pages"
+    left = tuple(view for index, view in enumerate(stages()) if index != 1)
+    moved = replace(left[0], state="steady", sentence="release 8 serves on 2 units", rollout=None)
+    keys = {view.stage for view in left}
+    later = tuple(head for head in heads() if head.stage in keys)
+    calm = (replace(later[0], state="steady", sentence=moved.sentence, rollout=None), *later[1:])
+    for module in ("overview", "fleets", "releases"):
+        patch(f"{pages}.{module}.stage_heads", lambda model="", simulated=None: calm)
+    for module in ("events", "releases"):
+        patch(f"{pages}.{module}.stage_rows", lambda: [view.stage for view in left])
+    patch(f"{pages}.stage.stage_view", lambda *, stage: next(view for view in stages() if view.stage == "kimi-k2/prod-us"))
+    patch(f"{pages}.fleets.fleet_maps", lambda names=None: fleets()[:1])
+    for module in ("pages.overview", "pages.events"):
+        patch(f"frontend.{module}.events_view", lambda **_: (*events()[:2], *events()[4:]))
+    patch(f"{pages}.releases.releases_newest", lambda *, models, limit: {model: releases(model)[1:] for model in models})

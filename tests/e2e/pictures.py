@@ -1,0 +1,80 @@
+"""`make pictures`: every page as it looks, light and dark, on a wide screen and on a telephone, into docs/images/pages.
+
+Run by hand and looked at; what must hold of pages by itself is in test_browser_pages.py.
+"""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from pytest_django.live_server_helper import LiveServer
+
+from frontend.accounts.roles import grant_give
+from frontend.accounts.tokens import token_make
+from metrics.services import channel_create
+from releases.domain.freeze_reader import FreezeRequest
+from releases.services.freezes import freeze_window_create
+from tests.e2e.browser import Browser
+from tests.e2e.test_browser_pages import PAGES
+from tests.integration import page_samples as samples
+
+FOLDER = Path(__file__).parents[2] / "docs" / "images" / "pages"
+_LOOKS = [(width, theme) for width in (1440, 390) for theme in ("light", "dark")]
+_SCALE = {1440: 0.6, 390: 0.8}  # all pictures together stay under 3 MB
+_QUALITY = 70
+
+
+def shot(browser: Browser, width: int) -> bytes:
+    """The page from top to bottom as WebP."""
+    metrics = browser.driver.execute_cdp_cmd("Page.getLayoutMetrics", {})
+    height = min(2400, round(metrics["cssContentSize"]["height"]))
+    clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": _SCALE[width]}
+    found = browser.driver.execute_cdp_cmd(
+        "Page.captureScreenshot", {"format": "webp", "quality": _QUALITY, "captureBeyondViewport": True, "clip": clip}
+    )
+    return base64.b64decode(found["data"])
+
+
+def things(root: User) -> None:
+    """Something to see on the pages of people."""
+    User.objects.create_user("deployer-b")
+    token_make(user=root, name="ci", days=90, via="ui")
+    grant_give(name="deployer-b", model="*", role="deployer", by=root, via="ui")
+    channel_create(kind="webhook", name="pager", address="https://hooks.example.com/denv", actor="oncall-a", via="ui")
+    asked = FreezeRequest(zone="Europe/Berlin", reason="nobody is in", days=("sat", "sun"), start="00:00", end="23:59")
+    freeze_window_create(asked=asked, actor="oncall-a", via="ui")
+
+
+def test_pictures(live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them; says how large they are together."""
+    samples.patch_all(monkeypatch.setattr)
+    browser, client = Browser(), Client(headers={"user-agent": "Mozilla/5.0 (X11; Linux x86_64) Firefox/128.0"})
+    root = User.objects.create_superuser("oncall-a", password="a long password")
+    things(root)
+    client.post("/login", {"username": "oncall-a", "password": "a long password"})
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    total_bytes = 0
+    try:
+        browser.sign_in(live_server.url, client.cookies["sessionid"].value)
+        for name, path in {**PAGES, "login": "/login"}.items():
+            if name == "login":
+                browser.driver.delete_all_cookies()
+            browser.driver.get(live_server.url + path)
+            if name.startswith("stage"):
+                browser.wait(lambda: browser.run("return document.querySelectorAll('.plot .main-svg').length"))
+            browser.run("document.querySelector('[data-live]')?.click()")
+            for width, theme in _LOOKS:
+                browser.width(width)
+                browser.theme(theme)
+                browser.driver.execute_async_script("setTimeout(arguments[0], 350)")  # charts take their new width after a pause
+                picture = shot(browser, width)
+                total_bytes += len(picture)
+                (FOLDER / f"{name}-{width}-{theme}.webp").write_bytes(picture)
+    finally:
+        browser.close()
+    print(f"{total_bytes / 1e6:.2f} MB")
+    assert total_bytes < 3_000_000
