@@ -23,7 +23,7 @@ RECOMPUTE = "{ decode: { kv-load-failure-policy: recompute, max-num-seqs: 8 }, p
 
 
 def test_a_second_release_and_back(lab: Lab, tools: Tools) -> None:
-    """Both serve during the canary, nobody notices, and one call goes back. The second one computes lost KV itself, and tells what it caches."""
+    """Both serve during the canary, nobody notices, and one call goes back. The second computes lost KV itself and tells events."""
     lab.serving(WHOLE)
     before = lab.serving(TINY).release
     engines_before = {engine.pid for engine in lab.engines(TINY)}
