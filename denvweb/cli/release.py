@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -120,7 +121,12 @@ def dry_run(client: Client, text: str, stage: str) -> DryRunView:
     return view
 
 
-@click.command()
+def _in_ci() -> bool:
+    """CI services say so by this variable; some set it to their own name."""
+    return os.environ.get("CI", "").lower() not in ("", "0", "false", "no")
+
+
+@click.group(invoke_without_command=True)
 @click.option(
     "-f", "--file", "path", type=click.Path(path_type=Path), default=Path("denv.yaml"), show_default=True, help="The release file."
 )
@@ -129,15 +135,30 @@ def dry_run(client: Client, text: str, stage: str) -> DryRunView:
 @click.option("--note", default="", help="A sentence for the release's history.")
 @click.option("--supersede", is_flag=True, help="End a rollout in flight and take its place; what it brought is taken away first.")
 @click.option("--break-glass", default="", metavar="REASON", help="Begin in spite of freeze windows; the journal and all channels say so.")
+@click.option(
+    "--automated", is_flag=True, default=_in_ci, help="No person is there: refuse what was taken back before. On by itself where CI is set."
+)
 @click.option("--wait", is_flag=True, help="Follow the rollouts to their end; exit status 1 unless all succeed.")
 @json_option
+@click.pass_context
 def release(
-    path: Path, only_check: bool, stage: str, note: str, supersede: bool, break_glass: str, wait: bool, as_json: bool
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    path: Path,
+    only_check: bool,
+    stage: str,
+    note: str,
+    supersede: bool,
+    break_glass: str,
+    automated: bool,
+    wait: bool,
+    as_json: bool,
+) -> None:
     """Check a release file against the fleets, and roll it out stage by stage.
 
     Exit status 0: it fits (or is under way), 1: it does not fit, 2: the file itself is wrong.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     text = with_prompts(read_spec(path), path)
     check_locally(text, path)
     client = Client()
@@ -148,7 +169,7 @@ def release(
         else:
             _print_dry_run(view)
         sys.exit(2 if view.file_errors else 1 if view.error_count else 0)
-    body = {"yaml": text, "stage": stage, "note": note, "supersede": supersede, "break_glass": break_glass}
+    body = {"yaml": text, "stage": stage, "note": note, "supersede": supersede, "break_glass": break_glass, "automated": automated}
     answer = client.post("releases", dict[str, Any], body)
     created, rollouts = wire.from_plain(answer["release"], ReleaseView), [wire.from_plain(row, RolloutView) for row in answer["rollouts"]]
     if not as_json:
@@ -162,6 +183,22 @@ def release(
             exit_for(watch_to_end(client, row.id, as_json=as_json))
     elif not as_json and rollouts:
         click.echo(f"follow it with: denv rollout watch {rollouts[0].stage}")
+
+
+@release.command()
+@click.argument("held", metavar="MODEL@N")
+@click.option("--reason", default="", help="Why, for the journal.")
+@json_option
+def resume(held: str, reason: str, as_json: bool) -> None:
+    """Let automation deploy a release again that was taken back."""
+    model, _, number = held.partition("@")
+    if not model or not number.isdigit():
+        raise click.UsageError("write a release, as in ds-flash@8")
+    view = Client().post(f"models/{model}/releases/{number}/resume", ReleaseView, {"reason": reason})
+    if as_json:
+        echo_json(view)
+    else:
+        click.echo(f"release {view.number} of {view.model} may be deployed by automation again")
 
 
 @click.command()

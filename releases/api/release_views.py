@@ -21,7 +21,7 @@ from releases.selectors.releases import PAGE, diff_view, dry_run_view, recipes_v
 from releases.selectors.rollouts import rollout_view
 from releases.services.access import access_release
 from releases.services.dry_runs import dry_run_create
-from releases.services.releases import How, release_create
+from releases.services.releases import How, release_create, release_resume
 
 MOST_PER_PAGE = 500
 
@@ -39,6 +39,7 @@ class ReleaseRequest:
     """A spec file to be made a release; `note` says why.
 
     `supersede` ends a rollout in flight and takes its place. `break_glass`, a reason, begins in spite of a freeze window.
+    `automated` says that no person is there: what was taken back is then refused until a person lifts that (`release-held`).
     """
 
     yaml: str
@@ -46,6 +47,14 @@ class ReleaseRequest:
     note: str = ""
     supersede: bool = False
     break_glass: str = ""
+    automated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRequest:
+    """Why a release may be deployed by automation again."""
+
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +125,7 @@ class ReleasesView(APIView):
         wanted = wire.from_plain(request.data, ReleaseRequest)
         access_release(request.user, wanted.yaml, Action.START, break_glass=wanted.break_glass)
         user, via = request.user.get_username(), via_of(request)
-        how = How(supersede=wanted.supersede, break_glass=wanted.break_glass)
+        how = How(supersede=wanted.supersede, break_glass=wanted.break_glass, automated=wanted.automated)
         created = release_create(yaml=wanted.yaml, actor=user, via=via, only_stage=wanted.stage, note=wanted.note, how=how)
         release = release_view(model=created.release.model.name, number=created.release.number)
         rollouts = tuple(rollout_view(id=rollout.pk) for rollout in created.rollouts)
@@ -147,6 +156,18 @@ class ReleaseDetailView(APIView):
     @extend_schema(responses=schema_of(ReleaseView), summary="One release, with its spec")
     def get(self, request: Request, model: str, number: int) -> Response:
         access_model(request.user, model)
+        return Response(wire.to_plain(release_view(model=model, number=number)))
+
+
+class ReleaseResumeView(APIView):
+    """The hold of a release that was taken back."""
+
+    @extend_schema(request=schema_of(ResumeRequest), responses=schema_of(ReleaseView), summary="Let automation deploy it again")
+    @idempotent
+    def post(self, request: Request, model: str, number: int) -> Response:
+        access_model(request.user, model, Action.START)
+        wanted = wire.from_plain(request.data or {}, ResumeRequest)
+        release_resume(model=model, number=number, actor=request.user.get_username(), via=via_of(request), reason=wanted.reason)
         return Response(wire.to_plain(release_view(model=model, number=number)))
 
 

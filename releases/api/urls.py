@@ -13,6 +13,7 @@ urlpatterns: list[URLPattern] = [
     path("releases", release_views.ReleasesView.as_view(), name="api-releases"),
     path("models/<str:model>/releases", release_views.ModelReleasesView.as_view(), name="api-model-releases"),
     path("models/<str:model>/releases/<int:number>", release_views.ReleaseDetailView.as_view(), name="api-release"),
+    path("models/<str:model>/releases/<int:number>/resume", release_views.ReleaseResumeView.as_view(), name="api-release-resume"),
     path("models/<str:model>/releases/<int:number>/diff", release_views.ReleaseDiffView.as_view(), name="api-release-diff"),
     path("recipes", release_views.RecipesView.as_view(), name="api-recipes"),
     path("freeze-windows", freeze_views.FreezeWindowsView.as_view(), name="api-freeze-windows"),

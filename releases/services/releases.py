@@ -15,7 +15,7 @@ from releases.domain.rollout_types import RolloutState
 from releases.domain.spec import ReleaseFile, StageSpec, parse
 from releases.domain.views import FindingView
 from releases.models import Model, Release, Rollout, Stage
-from releases.selectors.releases import generations_of, next_number, release_file, release_key
+from releases.selectors.releases import generations_of, next_number, release_file, release_key, release_row
 from releases.selectors.worlds import world_for
 from releases.services.dry_runs import FILE, one_line
 from releases.services.rollouts import rollout_start, rollout_supersede
@@ -31,10 +31,14 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How a release is to begin: `supersede` what is in flight, and `break_glass`, a reason, in spite of freeze windows."""
+    """How a release is to begin: `supersede` what is in flight, and `break_glass`, a reason, in spite of freeze windows.
+
+    `automated`: no person is there, so what was taken back once is not deployed again before a person lifts that.
+    """
 
     supersede: bool = False
     break_glass: str = ""
+    automated: bool = False
 
 
 _USUAL = How()
@@ -53,6 +57,8 @@ def release_create(*, yaml: str, actor: str, via: str, only_stage: str = "", not
         _refuse_errors(file, only_stage, number, replace(world, supersede=how.supersede, break_glass=bool(how.break_glass.strip())))
         stages = chosen_stages(file, only_stage)
         _refuse_nothing(model, file, stages)
+        if how.automated:
+            _refuse_held(model, file)
         release = Release.objects.create(
             model=model,
             number=number,
@@ -116,6 +122,35 @@ def _refuse_nothing(model: Model, file: ReleaseFile, stages: tuple[StageSpec, ..
             return
     names = " and ".join(f"{stage.name} (release {release.number})" for stage in stages if (release := running[stage.name]))
     raise ConflictError(f"This is what runs in {names} already; nothing would change.", code="nothing-to-change")
+
+
+def _refuse_held(model: Model, file: ReleaseFile) -> None:
+    """Refuse, from automation, what is the same as a release that was taken back and that nobody has let go since."""
+    for held in Release.objects.filter(model=model).exclude(held_reason="").select_related("model").order_by("-number"):
+        if release_file(held).release == file.release:
+            raise ConflictError(
+                f"This is the same as {release_key(held)}, which automation may not deploy: {held.held_reason}. "
+                f"A person lifts that with `denv release resume {release_key(held)}`, or releases it.",
+                code="release-held",
+            )
+
+
+def release_resume(*, model: str, number: int, actor: str, via: str, reason: str = "") -> Release:
+    """Let automation deploy a release again that was taken back. Doing so twice is the same as once."""
+    with transaction.atomic():
+        row = Release.objects.select_for_update(no_key=True, of=("self",)).get(pk=release_row(model=model, number=number).pk)
+        if row.held_reason:
+            told = f": {reason.strip()}" if reason.strip() else ""
+            event_append(
+                kind="release.resumed",
+                sentence=f"{actor} lifted the hold of release {number} of {model}{told}; it was held because {row.held_reason}",
+                actor=actor,
+                via=via,
+                model=model,
+                release=f"{model}@{number}",
+            )
+            Release.objects.filter(pk=row.pk).update(held_reason="")
+    return row
 
 
 def _start(release: Release, file: ReleaseFile, stages: tuple[StageSpec, ...], actor: str, via: str, how: How) -> tuple[Rollout, ...]:

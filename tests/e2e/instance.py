@@ -43,7 +43,9 @@ class Instance:
         self.home, self.demo = home, demo
         self.port = port or embedded.free_port()
         # The servers of the test run are not this instance's: it brings its own, as it would for a user.
-        self.env = {key: value for key, value in os.environ.items() if key not in {"DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE"}}
+        self.env = {
+            key: value for key, value in os.environ.items() if key not in {"DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE", "CI"}
+        }
         self.env |= {"DENV_HOME": str(home), "PYTHONUNBUFFERED": "1"}
         self.process: subprocess.Popen[bytes] | None = None
 

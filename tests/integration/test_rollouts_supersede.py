@@ -165,3 +165,23 @@ def test_what_a_freeze_held_goes_on_when_it_is_over() -> None:
     window.delete()
     assert demo.through(until={"succeeded"}).pk == second.pk
     assert {"rollout.held", "rollout.resumed"} <= set(demo.kinds())
+
+
+# ---- the hold after a rollback ----
+
+
+def test_automation_does_not_deploy_again_what_was_taken_back_until_a_person_lifts_it() -> None:
+    demo = Demo()
+    _at_half(demo)
+    rollouts.rollback(stage=STAGE, actor="eve", via="ui")
+    demo.through(until={"rolled-back"})
+    api, asked = make_api(), {"yaml": release_yaml(block=32), "automated": True}
+    refused = api.post("/api/v1/releases", asked, content_type="application/json")
+    assert refused.status_code == 409 and refused.json()["code"] == "release-held"
+    assert "denv release resume ds-flash@2" in refused.json()["detail"] and "went back from it" in refused.json()["detail"]
+    url = "/api/v1/models/ds-flash/releases/2/resume"
+    for _ in range(2):
+        lifted = api.post(url, {"reason": "the router was to blame"}, content_type="application/json")
+        assert lifted.status_code == 200 and lifted.json()["held"] == ""
+    assert [event.kind for event in events_view(limit=50)].count("release.resumed") == 1
+    assert api.post("/api/v1/releases", asked, content_type="application/json").status_code == 201
