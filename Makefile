@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help test-contract setup setup-test demo run test lint types bench-up bench-simulator bench-sizing bench-alarms bench-autoscale bench-rollouts bench-web chaos bench-placement bench-agents bench-router chaos-router lock clean pictures
+.PHONY: help test-contract setup setup-test demo run test lint types bench-up bench-simulator bench-sizing bench-alarms bench-autoscale bench-rollouts bench-web chaos bench-placement bench-agents bench-router chaos-router chaos-agents lock clean pictures
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -96,6 +96,9 @@ bench-router: setup-test  ## the router beside vllm-router, sglang-router and sm
 
 chaos-router: setup-test  ## ten minutes of clients and engines that misbehave; then nothing may be left
 	$(BIN)/python -m tests.integration.router_chaos --seconds $(if $(SECONDS),$(SECONDS),600)
+
+chaos-agents: setup-test  ## six minutes of killed agents, stopped engines, cut cables and a web process that is away, under traffic (as root)
+	$(BIN)/python -m tests.chaos.agents
 
 lock:  ## write the lock files anew from pyproject.toml
 	sh .ci/lock $(PYTHON)

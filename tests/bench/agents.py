@@ -13,111 +13,43 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
-import psycopg
 
-from releases.domain.views import StageView
 from tests.bench.rollouts import quantile
 from tests.chaos.clients import Clients
-from tests.chaos.monkey import database_url, environment_of
-from tests.e2e.instance import ROOT, Instance
-from tests.machines import Bridge, Machine, agent_argv, machines
+from tests.chaos.monkey import environment_of
+from tests.e2e.instance import ROOT
+from tests.e2e.site import Site
 
-STAGE = "ds-flash/prod-us"
 CROWD = (50, 20)  # domains, and nodes of each
-_MACHINES = 4  # of the fleet that serves: two units of one node each, and room for another
 _TOUCHES = 3
 
-RELEASE = """
-release:
-  model: ds-flash
-  weights: hf://deepseek-ai/DeepSeek-V4.1-Flash-1017@c41a7e2
-  recipe: deepseek-v4.1-flash/deepinfer@3
-  topology:
-    mode: disaggregated
-    prefill: { gpus: 4, replicas: 1 }
-    decode: { gpus: 4, replicas: 1 }
-    placement: same-domain
-stages:
-  prod-us:
-    fleets: [live]
-    replicas: 2
-    alarms: { error-rate: 5% }
-    rollout: { canary: 50%, steps: [100%], hold: 3s, bake: 3s, min-requests: 1, max-wait: 1m }
-"""
 
-
-@dataclass
-class Bench:
+class Bench(Site):
     """One run."""
 
-    folder: Path
-    seconds: float
-    instance: Instance = field(init=False)
-    figures: dict[str, float] = field(default_factory=dict)
-    lines: list[str] = field(default_factory=list)
+    def __init__(self, folder: Path, seconds: float) -> None:
+        super().__init__(folder)
+        self.seconds = seconds
+        self.figures: dict[str, float] = {}
 
     def run(self) -> None:
         """Everything, one after another."""
-        self.instance = Instance(self.folder / "home", demo=False)
-        with ExitStack() as stack:
-            found = stack.enter_context(machines(_MACHINES))
-            self.instance.start()
-            stack.callback(self.instance.stop)
-            self.instance.until(lambda: "control plane ready" in self.instance.log(), timeout_s=120, what="the control plane is ready")
-            stack.enter_context(Bridge(found, self.instance.port).carrying())
-            endpoint = self._serve(found)
-            stack.enter_context(self._crowd())
+        with self.running(), self._crowd():
             self._quiet()
             self._generations()
-            clients = Clients(endpoint)
+            clients = Clients(self.stage.endpoint)
             with clients.sending():
-                self._death(found)
+                self._death()
             failed = [sent for sent in clients.sent if sent.error]
             self.say("requests meanwhile", f"{len(clients.sent)}, of which {len(failed)} failed")
 
     def say(self, what: str, figure: str) -> None:
         """One line of the table."""
-        self.lines.append(f"{what:<64} {figure}")
-        print(self.lines[-1], flush=True)
-
-    def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Rows, straight from the database."""
-        with psycopg.connect(database_url(self.instance), autocommit=True) as connection:
-            return connection.execute(sql, values or None).fetchall()
-
-    def _token(self, fleet: str) -> str:
-        made: dict[str, Any] = self.instance.client().post("join-tokens", dict[str, Any], {"fleet": fleet})
-        return str(made["token"])
-
-    # ---- what serves, and the crowd ----
-
-    def _serve(self, found: list[Machine]) -> str:
-        """A stage of two units on machines that can die; where its router listens."""
-        for machine in found:
-            argv = agent_argv(
-                machine, fleet="live", nodes=_MACHINES, gpus=8, port=self.instance.port, port_base=21_000, token=self._token("live"),
-                state=self.folder / f"agent{machine.number}",
-            )  # fmt: skip
-            machine.start(argv, self.instance.env, self.folder / f"agent{machine.number}.log")
-        self.instance.until(lambda: self._nodes("live") == _MACHINES, timeout_s=60, what="the machines joined")
-        self.instance.client().post("releases", dict[str, Any], {"yaml": RELEASE})
-        self.instance.until(self._steady, timeout_s=180, what="the stage serves")
-        return self.instance.client().get(f"stages/{STAGE}", StageView).endpoint
-
-    def _steady(self) -> bool:
-        stage = self.instance.client().get(f"stages/{STAGE}", StageView)
-        complete = sum(unit.complete and unit.routable for unit in stage.units)
-        return stage.state == "steady" and complete == stage.replicas and stage.routers.live == 1
-
-    def _nodes(self, fleet: str) -> int:
-        like = f"{fleet}/%"
-        return int(self.query("SELECT count(*) FROM fleets_node WHERE domain_id LIKE %s AND state = 'ready'", like)[0][0])
+        print(f"{what:<64} {figure}", flush=True)
 
     @contextmanager
     def _crowd(self) -> Iterator[None]:
@@ -126,13 +58,13 @@ class Bench:
         self.notes, state = self.folder / "crowd.notes", self.folder / "crowd"
         simulated = f"fleet=crowd,kind=GB200,domains={domains},nodes={nodes},gpus=4,span"
         argv = [sys.executable, "-m", "tests.bench.crowd", str(self.notes), "--control", f"http://127.0.0.1:{self.instance.port}"]
-        argv += ["--token", self._token("crowd"), "--state-dir", str(state), "--simulated", simulated, "--port-base", "33000"]
+        argv += ["--token", self.token("crowd"), "--state-dir", str(state), "--simulated", simulated, "--port-base", "33000"]
         argv += ["--port-count", "4"]
         with (self.folder / "crowd.log").open("wb") as out:
             process = subprocess.Popen(argv, stdout=out, stderr=out, env=self.instance.env, cwd=ROOT)
         try:
             self.crowd = psutil.Process(process.pid)
-            self.instance.until(lambda: self._nodes("crowd") == domains * nodes, timeout_s=120, what="the crowd joined")
+            self.instance.until(lambda: self.ready_nodes("crowd") == domains * nodes, timeout_s=120, what="the crowd joined")
             yield
         finally:
             process.terminate()
@@ -211,11 +143,10 @@ class Bench:
             raise AssertionError(done.stderr)
         return float(done.stdout)
 
-    def _death(self, found: list[Machine]) -> None:
+    def _death(self) -> None:
         """The network of a machine with a unit is gone, and stays so."""
         time.sleep(5)
-        held = self.query("SELECT DISTINCT node_id FROM fleets_gpuclaim ORDER BY node_id")
-        machine = next(machine for machine in found if machine.name == held[0][0])
+        machine = self.held()[0]
         replicas = {name for (name,) in self.query("SELECT replica_id FROM fleets_rank WHERE node_id = %s", machine.name)}
         machine.cut()
         began = time.time()
@@ -228,7 +159,7 @@ class Bench:
             every_s=0.1,
         )
         self.figures["lost_s"] = time.time() - began
-        self.instance.until(self._steady, timeout_s=120, what="the unit is replaced")
+        self.until_steady()
         self.say("until no router sends to a dead node", f"{self.figures['unrouted_s']:6.1f} s")
         self.say("until it is LOST", f"{self.figures['lost_s']:6.1f} s")
         self.say("until its unit serves elsewhere", f"{time.time() - began:6.1f} s")
