@@ -138,6 +138,7 @@ class Unit(models.Model):
     domain = models.CharField(max_length=127, blank=True)  # empty: over several domains
     desired = models.CharField(max_length=5, choices=Desired.choices, default=Desired.RUN)
     desired_at = models.DateTimeField()
+    drained_s = models.FloatField(null=True, blank=True)  # how long it finished what it had before it was stopped
     routable = models.BooleanField(default=False)
     probe_wanted = models.BooleanField(default=False)
     revision = models.BigIntegerField()

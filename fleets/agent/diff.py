@@ -124,7 +124,9 @@ def next_due_s(runs: Mapping[str, Run], now_s: float) -> float:
 
 
 def waiting_for(run: Run, runs: Mapping[str, Run]) -> str:
-    """Why a claimed rank does not start, in a sentence; empty when nothing holds it up."""
+    """Why a rank does not start or end, in a sentence; empty when nothing holds it up."""
+    if run.killed and run.process is not None:
+        return f"SIGKILL went out, and process {run.process.pid} has not ended yet: while it hangs in the kernel its GPUs are not free"
     if run.state is not RankState.CLAIMED:
         return ""
     if run.spec.desired is RankDesired.HOLD:

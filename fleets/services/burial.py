@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from denvweb.core.units import format_duration
 from fleets.domain.types import NodeState, RankDesired, RankState
 from fleets.domain.views import ReplicaState
 from fleets.models import GpuClaim, NextGeneration, Node, Replica, Unit
@@ -50,6 +51,7 @@ def unit_bury(*, unit: Unit) -> bool:
         Unit.objects.filter(id=unit.id).delete()
     if unit.desired == Unit.Desired.STOP:
         rest = f"; {len(living)} of its ranks were on lost nodes, whose GPUs stay claimed" if living else ""
-        sentence = f"unit {unit.slot} of {unit.stage} ({unit.release}, {unit.domain or unit.fleet_id}) has stopped{rest}"
+        drain = f" after a drain of {format_duration(unit.drained_s)}" if unit.drained_s is not None else ""
+        sentence = f"unit {unit.slot} of {unit.stage} ({unit.release}, {unit.domain or unit.fleet_id}) has stopped{drain}{rest}"
         event_append(kind="unit.stopped", sentence=sentence, stage=unit.stage, model=unit.model, fleet=unit.fleet_id, release=unit.release)
     return True

@@ -139,6 +139,8 @@ def unit_stop(*, unit: str) -> None:
     if row is None or row.desired in (Unit.Desired.STOP, Unit.Desired.GONE):
         return
     now = timezone.now()
+    if row.desired == Unit.Desired.DRAIN:
+        row.drained_s = max(0.0, (now - row.desired_at).total_seconds())
     row.desired, row.desired_at, row.routable, row.probe_wanted = Unit.Desired.STOP, now, False, False
     row.save()
     row.claims.filter(rank=None).delete()

@@ -71,6 +71,12 @@ def test_a_start_that_takes_too_long_is_killed() -> None:
     assert diff({"k-1": ranks.became_ready(runs["k-1"], 10.0)}, 600.0) == ()
 
 
+def test_a_process_that_does_not_even_end_by_force_is_said() -> None:
+    killed = ranks.killed(ranks.terminated(run_of(), 1.0), "it did not end")
+    assert waiting_for(killed, {}).startswith("SIGKILL went out, and process 10 has not ended yet")
+    assert waiting_for(ranks.exited(killed, -9, "", 2.0, lambda: 0.5), {}) == ""
+
+
 def test_an_engine_that_hangs_is_replaced_once() -> None:
     hung = rank("k-1", hung_engine="e-1")
     runs = take_desired([hung], {"k-1": run_of()}, 1.0)

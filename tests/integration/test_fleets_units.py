@@ -17,6 +17,7 @@ from fleets.models import GpuClaim, Rank, Replica, Unit
 from fleets.reconcile import reconcile
 from fleets.selectors import fleet_maps, fleet_views, table_generation
 from fleets.services import unit_create, unit_drain, unit_retarget, unit_stop
+from metrics.selectors import events_view
 from tests.integration.fleets_world import STAGE, World, unit_spec
 
 pytestmark = pytest.mark.django_db
@@ -145,6 +146,8 @@ def test_draining_finishes_and_is_stopped_at_its_deadline() -> None:
         world.tick(9.5)
     world.settle()
     assert world.units() == []
+    stopped = next(event for event in events_view(stage=STAGE) if event.kind == "unit.stopped")
+    assert "has stopped after a drain of" in stopped.sentence
 
 
 def test_retarget_replaces_only_what_changed_and_on_its_own_gpus() -> None:
