@@ -20,6 +20,7 @@ from fleets.engines.base import (
 )
 from fleets.engines.prometheus import mapped
 
+_CONNECTORS = ("NixlConnector", "NixlPullConnector")  # one and the same: decode pulls
 _LOAD_FAILURE_POLICIES = ("fail", "recompute")
 _KV_ROLE = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 # The words of recipes for what KV is kept in, and vLLM's. It has no word for 32 bits: there KV is kept as the model computes.
@@ -137,8 +138,13 @@ def _kv_config(spec: RankSpec) -> dict[str, object]:
     policy = options.get("kv-load-failure-policy", "fail")
     if policy not in _LOAD_FAILURE_POLICIES:
         raise InvalidError(f"the option kv-load-failure-policy is {policy!r}; write `fail` or `recompute`", code="option-invalid")
+    connector = options.get("kv-connector", _CONNECTORS[0])
+    if connector not in _CONNECTORS:
+        raise InvalidError(
+            f"the option kv-connector is {connector!r}; the router hands over by {' or '.join(_CONNECTORS)} alone", code="option-invalid"
+        )
     config: dict[str, object] = {
-        "kv_connector": options.get("kv-connector", "NixlConnector"),
+        "kv_connector": connector,
         "kv_role": _KV_ROLE[spec.role],
         "kv_load_failure_policy": policy,
     }

@@ -483,7 +483,7 @@ class Job(Wanted, Whole):
         if self.over:
             return
         self.over = True
-        if self.error:
+        if self.error or self.status != 200:
             self._drop_pair()
         self._let_go_of_unit()
         self._relay = self._opening = None  # each holds the other: without this only the collector of cycles would end them

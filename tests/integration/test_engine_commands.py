@@ -106,8 +106,11 @@ def test_kv_settings_that_an_engine_lacks_are_refused() -> None:
         adapter_for("vllm", False).command(offloaded)
 
 
-@pytest.mark.parametrize(("option", "value"), [("kv-lease-s", "5"), ("kv-lease-s", "soon"), ("kv-load-failure-policy", "shrug")])
-def test_options_that_vllm_would_choke_on_are_refused(option: str, value: str) -> None:
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("kv-lease-s", "5"), ("kv-lease-s", "soon"), ("kv-load-failure-policy", "shrug"), ("kv-connector", "MooncakeConnector")],
+)
+def test_options_that_vllm_or_the_router_would_choke_on_are_refused(option: str, value: str) -> None:
     spec = rank("llama-3.1-70b/vllm@1", Role.DECODE, 4, 8, 0)
     with pytest.raises(InvalidError, match=option):
         adapter_for("vllm", False).command(replace(spec, engine=replace(spec.engine, options={option: value})))

@@ -77,6 +77,13 @@ async def test_a_request_that_prefill_refuses_is_refused(tmp_path: Path) -> None
         assert "errors" not in bench.counters()
 
 
+async def test_a_request_that_decode_refuses_is_refused(tmp_path: Path) -> None:
+    async with engines("p", "d") as (p, d), router(tmp_path, table(pairs([p], [d]))) as bench:
+        assert (await bench.ask(chat("D400 PSLOW"))).status == 400
+        await asyncio.wait_for(p.posts[0].ended.wait(), 2)
+        assert p.posts[0].disconnected and bench.app.stage.units["u-1"].gate.inflight == 0
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_decode_that_fails_is_asked_anew_with_another_prefill(tmp_path: Path, stream: bool) -> None:
     async with engines("p", "q", "d") as (p, q, d), router(tmp_path, table(pairs([p, q], [d]))) as bench:
