@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from denvweb.core.units import format_duration
-from metrics.domain.alarm_text import ERROR_RATE, ITL, KV_EFFECTIVE, KV_USE, PREFILL_QUEUE
+from metrics.domain.alarm_text import ERROR_RATE, ITL, KV_EFFECTIVE, KV_USE, PREFILL_QUEUE, TIMED
 from metrics.domain.spell import LASTS_S
 from metrics.domain.views import AlarmVerdict
 
@@ -70,6 +70,8 @@ def _limit(verdict: AlarmVerdict) -> str:
 
 def _beside(verdict: AlarmVerdict) -> str:
     """The other arm of a comparison."""
+    if verdict.base_s is None and verdict.metric in (ITL, *TIMED):
+        return "the release beside it had no figures in the hour before, so there is nothing to compare with"
     if not verdict.baseline_n:
         return "no requests on the baseline yet"
     rate = f"{_percent(verdict.baseline_k / verdict.baseline_n)}% of {verdict.baseline_n:,}"

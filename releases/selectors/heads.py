@@ -88,8 +88,8 @@ def _head(
 
 
 def _limits(row: Stage) -> dict[str, float]:
-    """Limits of the stage's alarms; comparisons with a release beside have none."""
-    specs = [wire.from_plain(plain, AlarmSpec) for plain in row.settings["alarm_specs"]]
+    """Limits of the stage's alarms, of several on one metric that of the highest quantile; comparisons with a release beside have none."""
+    specs = sorted((wire.from_plain(plain, AlarmSpec) for plain in row.settings["alarm_specs"]), key=lambda spec: -spec.p0)
     return {
         spec.metric: next(limit for limit in (spec.limit_s, spec.limit, spec.p0) if limit is not None) for spec in specs if not spec.over
     }

@@ -25,7 +25,7 @@ from fleets.domain.views import (
 )
 from metrics.domain.glance import NAMES, POINTS, STEP_S, GlanceView, Values
 from metrics.domain.types import Metric
-from metrics.domain.views import AlarmVerdict, EventView, FrameView, GroupView, LatencyView, LineView, MetricsView
+from metrics.domain.views import AlarmVerdict, BreachView, EventView, FrameView, GroupView, LatencyView, LineView, MetricsView
 from releases.domain.views import (
     AlarmView,
     DryRunView,
@@ -179,7 +179,16 @@ def verdicts(tripped: bool = False) -> tuple[AlarmVerdict, ...]:
     errors = AlarmVerdict(
         "error-rate", "error-rate", None, 0.01, 1204, 2, 0.0017, 0.0002, 0.006, 0.03, 300, False, 8.6e6, 20, True, 10836, 20
     )
-    return ttft, itl, errors
+    slower = replace(itl, alarm="itl-p99-over-baseline", limit_s=0.05, over=1.25, base_s=0.04, evidence=3.2, tripped=False, health=0)
+    made = replace(ttft, alarm="ttft-p99 synthetic", n=120, k=1, rate=0.0083, rate_low=0.0002, rate_high=0.0456, synthetic=True)
+    return ttft, itl, slower, errors, made
+
+
+def broken_stage() -> StageView:
+    """Between rollouts, over a limit."""
+    sentence = "llama-70b/staging breaks its limit: ttft-p99: 486 of 6,000 requests over 1,500 ms (8.1%, 7.42-8.82%) in 5:00 min"
+    told = f"{sentence}, for 4:00 min without a break; evidence over 1,000,000 : 1, told at 34,560 : 1"
+    return replace(stage("llama-70b/staging", "steady", 21), breaches=(BreachView("ttft-p99", ago(minutes=7), told),))
 
 
 def rollout(
@@ -209,9 +218,12 @@ def rollout(
 
 def alarms(ttft: float = 1.12, itl: float = 0.055) -> tuple[AlarmView, ...]:
     return (
-        AlarmView("ttft-p99", "ttft", 0.99, 1.5, None, "1500ms", ttft, "ok"),
-        AlarmView("itl-p99", "itl", 0.99, 0.06, None, "60ms", itl, "over" if itl > 0.06 else "ok"),
-        AlarmView("error-rate", "error-rate", None, None, 0.01, "1%", 0.002, "ok"),
+        AlarmView("ttft-p99", "ttft", 0.99, 1.5, None, "1500ms", ttft, "ok", f"{ttft * 1000:,.0f} ms"),
+        AlarmView("itl-p99", "itl", 0.99, 0.06, None, "60ms", itl, "over" if itl > 0.06 else "ok", f"{itl * 1000:,.0f} ms"),
+        AlarmView("itl-p99-over-baseline", "itl", None, None, None, "+25%", None, "rests"),
+        AlarmView("error-rate", "error-rate", None, None, 0.01, "1%", 0.002, "ok", "0.2%"),
+        AlarmView("kv-effective", "kv-effective", None, None, 0.01, "99%", 0.9995, "ok", "99.9%"),
+        AlarmView("prefill-queue", "prefill-queue", None, None, None, "32", 0.0, "ok", "0% of requests over"),
     )
 
 
@@ -407,7 +419,7 @@ def heads(model: str = "") -> tuple[StageHead, ...]:
     return tuple(
         StageHead(
             **{name: getattr(view, name) for name in same},
-            limits={alarm.metric: alarm.limit_s or alarm.limit_ratio or 0 for alarm in view.alarms},
+            limits={alarm.metric: alarm.limit_s or alarm.limit_ratio or 0 for alarm in view.alarms if alarm.state != "rests"},
             rollout=view.rollout if view.rollout and view.rollout.active else None,
             units=tuple(UnitHead(**{name: getattr(unit, name) for name in unit_same}) for unit in view.units),
         )
@@ -437,7 +449,7 @@ def patch_all(patch: Callable[[str, object], object]) -> None:
     """Put the samples where the pages read; `patch` is `monkeypatch.setattr`."""
 
     def one_stage(*, stage: str) -> StageView:
-        found = next((view for view in stages() if view.stage == stage), None)
+        found = next((view for view in (*stages(), broken_stage()) if view.stage == stage), None)
         if found is None:
             raise NotFoundError(f"There is no stage {stage}.")
         return found

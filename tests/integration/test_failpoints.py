@@ -29,6 +29,7 @@ COMMITS = (
     "heal.after-commit",
     "sweep.before-commit",
     "sweep.after-commit",
+    "steady.before-commit",
 )
 FLEETS = ("fleets.after-nodes", "fleets.after-units", "fleets.after-routes")
 EFFECTS = ("CreateUnit", "RetargetUnit", "StopUnit", "SetRoutable", "RequestProbe", "SetWeights", "SetStable", "HoldRelease")

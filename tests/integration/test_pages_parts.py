@@ -112,6 +112,13 @@ def test_the_verdict_is_about_people_first() -> None:
     assert attention.verdict([], [], []).rest == "Nothing is released yet"
 
 
+def test_a_broken_alarm_between_rollouts_needs_a_person_and_is_said_first() -> None:
+    stages = [samples.broken_stage()]
+    (item,) = attention.needs_person(stages, [])
+    assert (item.title, item.badge.tone, item.stage) == ("ttft-p99 is over its limit", "bad", "llama-70b/staging")
+    assert attention.verdict(stages, [item], []).bad == "llama-70b/staging breaks its limit on ttft-p99."
+
+
 def test_a_unit_that_kept_an_earlier_prefill_counts_for_its_release() -> None:
     one: Values = (None,) * (POINTS - 2)
     glance = GlanceView({"ds-flash@7": {"ttft.p99": (*one, 1.0, 1.0)}, "ds-flash@7+ds-flash@8": {"ttft.p99": (*one, None, 2.0)}})

@@ -52,6 +52,14 @@ def test_a_page_says_what_is_so_without_anything_inline(person: Client, path: st
     assert response.headers["Cache-Control"] == "no-store"
 
 
+def test_a_stage_says_what_it_breaks_between_rollouts_and_which_evidence_is_made(person: Client) -> None:
+    broken = person.get("/stages/llama-70b/staging").content.decode()
+    assert "ttft-p99 has been over its limit since" in broken and "told at 34,560 : 1" in broken and "in rollouts only" in broken
+    rolling = person.get("/stages/ds-flash/prod-us").content.decode()
+    assert "120 of 1,324 requests on the new release are synthetic, and are judged apart." in rolling
+    assert "at most 25% over the release beside it" in rolling
+
+
 @pytest.mark.parametrize("path", LIVING)
 def test_a_refresh_gets_only_what_lives_in_the_page(person: Client, path: str) -> None:
     text = person.get(path, headers={"hx-request": "true"}).content.decode()
