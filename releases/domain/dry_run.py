@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fleets.domain.scaling.types import Knob
 from fleets.domain.simulator.arrivals import Process
 from fleets.domain.sizing.types import MakeDraws
 from fleets.domain.types import FleetView, UnitPlacement, UnitSpec
@@ -24,6 +25,7 @@ from releases.domain.findings import (
 from releases.domain.freezes import Frozen
 from releases.domain.plan import MoveKind, StagePlan, plan_stage
 from releases.domain.recipes import Catalog, Recipe
+from releases.domain.scaling import Counts, in_force, scaled
 from releases.domain.spec_types import ReleaseFile, StageSpec
 from releases.domain.units import unit_spec
 from releases.domain.views import FindingView, StagePlanView
@@ -39,6 +41,7 @@ class StageNow:
     units: tuple[UnitView, ...] = ()
     rollout: str = ""
     bring_up_s: float | None = None  # how long a unit took to come up the last time
+    wanted: Counts = field(default_factory=dict)  # numbers of units and replicas that were set or decided at run time
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +137,13 @@ def stage_plan(file: ReleaseFile, stage: StageSpec, number: int, world: World) -
     by_name = {fleet.name: fleet for fleet in world.fleets}
     fleets = [by_name[name] for name in stage.fleets if name in by_name]
     recipe, key = world.catalog[file.release.recipe], f"{file.release.model}@{number}"
-    new = unit_spec(file.release, stage, recipe, key, keep=now.running, simulated=all_simulated(fleets))
+    counts = in_force(stage, now.wanted)
+    new = scaled(unit_spec(file.release, stage, recipe, key, keep=now.running, simulated=all_simulated(fleets)), counts)
     return plan_stage(
         stage=new.stage,
         old=now.running,
         new=new,
-        replicas=stage.replicas,
+        replicas=counts[Knob.UNITS],
         policy=stage.rollout,
         units=now.units,
         fleets=fleets,

@@ -17,6 +17,11 @@ def counts_for(spec: StageSpec, *, model_id: int) -> dict[Knob, int]:
     return in_force(spec, counts_of(row or {}))
 
 
+def wanted_of(stage: Stage) -> Counts:
+    """What was set or decided for a stage at run time, whatever its release allows."""
+    return counts_of(StageScale.objects.filter(stage=stage).values_list("wanted", flat=True).first() or {})
+
+
 def counts_of(kept: dict[str, int]) -> Counts:
     """Numbers as they are kept in a row."""
     return {Knob(name): int(count) for name, count in kept.items()}

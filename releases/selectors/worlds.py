@@ -15,6 +15,7 @@ from releases.models import Rollout, Stage
 from releases.selectors.freezes import freeze_windows
 from releases.selectors.releases import release_unit
 from releases.selectors.rollouts import bring_up_s_of
+from releases.selectors.scales import wanted_of
 from releases.selectors.traffic import traffic_of
 
 
@@ -46,4 +47,5 @@ def _stage_now(row: Stage) -> StageNow:
         units=fleets.units_view(stage=str(row), now=timezone.now()),
         rollout=active.pk if active else "",
         bring_up_s=bring_up_s_of(row),
+        wanted=wanted_of(row),
     )
