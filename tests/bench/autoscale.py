@@ -1,7 +1,7 @@
 """`make bench-autoscale`: the scaling policy on two recorded traces, beside every static shape and a planner that goes by means.
 
 The policy is the product's own (`fleets.domain.scaling`), the stage is the product's simulator on a virtual clock. One serving unit of
-Llama 3.1 70B in half an NVL72 domain; a replica has 4 GPUs and takes a minute to come. Table, then one JSON line.
+Llama 3.1 70B in a quarter of an NVL72 domain; a replica has 2 GPUs and takes a minute to come. Table, then one JSON line.
 
 `python -m tests.bench.autoscale [TRACES]`: the folder with the recorded traces.
 """
@@ -31,8 +31,8 @@ from tests.bench.means_planner import MeansPlanner
 _TRACES = Path("../shared/data/traces")
 GPU = GPUS["GB200"]
 MODEL = catalog()["llama-3.1-70b/vllm@1"].model_shape()
-REPLICA_GPUS = 4
-BUDGET = 36
+REPLICA_GPUS = 2
+BUDGET = 18
 BRING_UP_S = 60.0
 INTERVALS_S = (30.0, 180.0)  # of the planner by means; 180 is Dynamo's own, 30 gives it more of a chance
 

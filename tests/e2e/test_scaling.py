@@ -50,6 +50,7 @@ def test_a_prefill_pool_grows_under_load_and_is_drained_without_losing_a_request
         demo.until(lambda: prefill("ready") >= 2, timeout_s=60, what="a prefill replica more serves")
         decided = next(event for event in view().decisions if event.kind == "scale.decided" and "prefill 1 ->" in event.sentence)
         assert decided.evidence["budget_gpus"] == 8
+        print(demo.run("scale", STAGE).out)  # shown when it fails
         assert failed(load)[0] == 0
 
         refused = demo.run("scale", STAGE, "--prefill", "9")
@@ -57,6 +58,7 @@ def test_a_prefill_pool_grows_under_load_and_is_drained_without_losing_a_request
         light = prompts(demo, tmp_path, "light", per_s=1, seconds=30)
         set_by_hand = demo.run("scale", STAGE, "--prefill", "1", "--reason", "the launch is over")
         assert set_by_hand.status == 0 and "set by" in set_by_hand.out, set_by_hand.err
+        print(set_by_hand.out)
         demo.until(
             lambda: sum(len(pool.replicas) for unit in client.get(f"stages/{STAGE}", StageView).units for pool in unit.pools) == 2,
             timeout_s=90,
@@ -64,7 +66,9 @@ def test_a_prefill_pool_grows_under_load_and_is_drained_without_losing_a_request
         )
         lost, answered = failed(light)
         assert lost == 0 and answered == 30
-        assert demo.run("scale", STAGE, "--auto").status == 0
+        given_back = demo.run("scale", STAGE, "--auto")
+        assert given_back.status == 0, given_back.err
+        print(given_back.out)
         assert [knob.held_by for knob in view().knobs] == ["", "", ""]
     finally:
         demo.run("rollback", STAGE)
