@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Barrier
 from typing import Any
 
 import pytest
 from django.db import connection
 
+from denvweb.core.errors import ConflictError
 from fleets import services as fleets
+from metrics.models import Channel, Outbox
 from metrics.selectors import events_view
+from releases.domain.rollout_types import Decision, SetWeights
 from releases.models import RollbackRequest, Rollout
 from releases.reconcile import reconcile
-from releases.services import rollouts
+from releases.selectors.rollouts import state_of
+from releases.services import rollouts, sweep
+from releases.services.decisions import decision_write
 from tests.integration.rollouts_world import STAGE, Demo
 
 
@@ -78,3 +85,71 @@ def test_a_reconciler_that_dies_in_the_middle_leaves_nothing_half_done(where: st
             break
     assert died and demo.rollout().state == Rollout.State.SUCCEEDED, demo.rollout().why
     assert len(demo.units(2)) == 2 and len(demo.units(1)) == 1 and demo.weights() == {"ds-flash@2": 10_000}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_slack_the_dashboard_and_an_alarm_at_once_are_one_rollback_three_rows_and_one_notice() -> None:
+    demo = Demo()
+    Channel.objects.create(id="ch-1", kind=Channel.Kind.SLACK, name="ops", address="C0123456789", created_by="ada")
+    demo.first()
+    demo.release(block=32)
+    while demo.weights().get("ds-flash@2") is None:
+        demo.tick(3.0, requests=20)
+    demo.slow = "ds-flash@2"
+    demo.fleets.tick(1.0, rounds=1)
+    demo.router(requests=400)  # the evidence is there, and nobody has looked yet
+    together = Barrier(3)
+
+    def ask(via: str) -> str:
+        try:
+            together.wait(10)
+            return rollouts.rollback(stage=STAGE, actor="ada", via=via).pk
+        finally:
+            connection.close()
+
+    def look(_: str) -> str:
+        try:
+            together.wait(10)
+            assert reconcile(demo.fleets.now).failures == 0
+            return demo.rollout().pk
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(3) as pool:
+        jobs = [pool.submit(do, via) for do, via in ((ask, "slack"), (ask, "ui"), (look, "alarm"))]
+        assert len({job.result(30) for job in jobs}) == 1
+    demo.settle()
+    assert Rollout.objects.filter(kind="rollback").count() == 0 and demo.rollout().state == Rollout.State.ROLLED_BACK
+    events = [event for event in events_view(stage=STAGE, limit=500) if event.kind in {"rollback.requested", "rollout.rolling-back"}]
+    assert sorted(event.kind for event in events) == ["rollback.requested", "rollback.requested", "rollout.rolling-back"]
+    assert {event.via for event in events if event.kind == "rollback.requested"} == {"slack", "ui"}
+    assert Outbox.objects.filter(event__kind="rollout.rolling-back").count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_reconciler_that_was_stopped_and_goes_on_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    demo = Demo()
+    demo.first()
+    demo.release(block=32)
+    while demo.weights().get("ds-flash@2") is None:
+        demo.tick(3.0, requests=20)
+    for _ in range(3):  # into the hold, where there is nothing to decide
+        demo.tick(1.0, requests=20)
+    stale = Rollout.objects.select_related("stage__model", "to_release__model").get(pk=demo.rollout().pk)
+    late: list[Any] = []
+    real = sweep._write
+    monkeypatch.setattr(sweep, "_write", lambda *found: late.append(found))
+    demo.tick(1.0, requests=20)  # it has looked, and is stopped before it writes
+    monkeypatch.undo()
+    rollouts.rollback(stage=STAGE, actor="ada", via="ui")
+    demo.settle()
+    before = Rollout.objects.values("generation", "state", "why", "verdicts", "data").get(pk=stale.pk)
+    table, units = demo.weights(), demo.units()
+    assert late and late[0][0] and late[0][1]
+    real(*late[0])
+    decision = Decision(replace(state_of(stale), weight_bp=10_000), (SetWeights({"ds-flash@2": 10_000}),))
+    with pytest.raises(ConflictError) as refused:
+        decision_write(row=stale, decision=decision, now=demo.fleets.now)
+    assert refused.value.code == "stale-generation"
+    assert Rollout.objects.values("generation", "state", "why", "verdicts", "data").get(pk=stale.pk) == before
+    assert demo.weights() == table == {"ds-flash@1": 10_000} and demo.units() == units
