@@ -8,71 +8,13 @@ from datetime import UTC, datetime
 import click
 
 from denvweb.cli.client import Client
-from denvweb.cli.output import echo_json, json_option, paint, redrawn, split_stage, table
+from denvweb.cli.output import echo_json, json_option, redrawn, split_stage
+from denvweb.cli.rollout_text import rollout_text
 from denvweb.core.errors import DenvError
-from fleets.domain.views import UnitView
-from metrics.domain.views import AlarmVerdict
-from releases.domain.synthetic import synthetic_text
 from releases.domain.views import PreflightView, RolloutView, StageView
 
 _WATCH_EVERY_S = 1.0
 _GOOD_ENDS = {"succeeded"}
-
-
-def _evidence(ratio: float) -> str:
-    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"
-
-
-def verdict_row(verdict: AlarmVerdict) -> list[str]:
-    """n, k, the rate with its interval, the evidence of a breach and the proof of health."""
-    rate = "-"
-    if verdict.rate is not None and verdict.rate_low is not None and verdict.rate_high is not None:
-        rate = f"{verdict.rate * 100:.2f}% ({verdict.rate_low * 100:.2f}-{verdict.rate_high * 100:.2f})"
-    health = "health proved" if verdict.healthy else f"health not yet, {_evidence(verdict.health)} of {verdict.health_needs:.0f}"
-    breach = f"evidence {_evidence(verdict.evidence)} : 1, rolls back at {verdict.trips_at:,.0f} : 1"
-    return [verdict.alarm, f"n={verdict.n:,}", f"k={verdict.k:g}" if float(verdict.k).is_integer() else f"k={verdict.k:.1f}", rate,
-            paint(breach, "bad" if verdict.tripped else ""), health]  # fmt: skip
-
-
-def _unit_lines(unit: UnitView, weights: dict[str, float]) -> list[str]:
-    wanted = weights.get(unit.release, 0.0)
-    seen = "not seen" if unit.weight_seen is None else f"{unit.weight_seen:.0%} seen"
-    state = "ready" if unit.ready else unit.detail or "not ready"
-    probed = ", probed" if unit.probed else ""
-    lines = [
-        f"|- unit {unit.slot}  release {unit.release.partition('@')[2]}   release share {wanted:.0%} wanted, {seen}   "
-        f"{paint(state, 'ok' if unit.ready else 'warn')}{probed}"
-    ]
-    for index, pool in enumerate(unit.pools):
-        branch = "`-" if index == len(unit.pools) - 1 else "|-"
-        nodes = sorted({rank.node for replica in pool.replicas for rank in replica.ranks})
-        where = nodes[0] if len(nodes) == 1 else f"{nodes[0]} .. {nodes[-1]}" if nodes else ""
-        lines.append(f"|  {branch} {pool.role.value:<10} {pool.ready} of {pool.desired} ready   {unit.domain or unit.fleet}  {where}")
-    return lines
-
-
-def rollout_text(rollout: RolloutView, stage: StageView) -> str:
-    """The tree that `denv rollout watch` redraws."""
-    old = rollout.from_release if rollout.from_release is not None else "nothing"
-    where = f"step {min(rollout.step_index + 1, rollout.step_count)} of {rollout.step_count}" if rollout.active else ""
-    share = f"{rollout.weight_bp / 100:g}% on {rollout.to_release}"
-    since = f"since {rollout.started_at:%H:%M:%S} by {rollout.started_by}"
-    lines = [
-        "   ".join(part for part in (rollout.stage, f"{old} -> {rollout.to_release}", rollout.state, share, where, since) if part),
-        f"way back: {stage.preflight.sentence}",
-    ]
-    for unit in stage.units:
-        lines += _unit_lines(unit, stage.releases)
-    steps = [
-        f"{ {'done': 'x', 'now': '>', 'skipped': '-'}.get(step.state, ' ') } {step.title}" for step in rollout.plan.steps
-    ]  # fmt: skip
-    lines.append("steps  " + "   ".join(steps))
-    if rollout.verdicts:
-        lines.append(table([verdict_row(verdict) for verdict in rollout.verdicts if verdict.n or not verdict.synthetic], indent="  "))
-    if made := synthetic_text(rollout.verdicts):
-        lines.append(f"evidence: {made}")
-    lines.append(f"{'why it waits' if rollout.active else 'outcome'}: {rollout.why}")
-    return "\n".join(lines)
 
 
 @click.group()
@@ -86,7 +28,7 @@ def _current(client: Client, stage: str) -> RolloutView:
 
 
 def _text(client: Client, view: RolloutView) -> str:
-    return rollout_text(view, client.get(f"stages/{view.stage}", StageView))
+    return rollout_text(view, client.get(f"stages/{view.stage}", StageView), datetime.now(UTC))
 
 
 @rollout.command()

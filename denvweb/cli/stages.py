@@ -26,7 +26,12 @@ def _row(stage: StageView) -> list[str]:
     )
     state = paint(stage.state, _LEVELS.get(stage.state, ""))
     fleets = ", ".join(stage.fleets) + (" (simulated)" if stage.simulated else "")
-    return [stage.stage, state, weights or "-", f"{stage.units_ready}/{stage.replicas}", fleets, alarms or "-"]
+    return [stage.stage, state, weights or "-", _units(stage), fleets, alarms or "-"]
+
+
+def _units(stage: StageView) -> str:
+    """`1/2`; `3 for 2` while a rollout brings more than are wanted."""
+    return f"{stage.units_ready}{' for ' if stage.units_ready > stage.replicas else '/'}{stage.replicas}"
 
 
 @click.command()

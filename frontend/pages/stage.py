@@ -66,7 +66,7 @@ def steps(rollout: RolloutView, now: datetime) -> tuple[Step, ...]:
 
 
 def _step(step: PlanStepView, now: datetime) -> Step:
-    css = {"done": "done", "now": "now", "skipped": "done"}.get(step.state, "todo")
+    css = {"done": "done", "now": "now", "stopped": "now"}.get(step.state, "todo")
     when = "" if step.started_at is None else words.when(step.started_at, now)
     passed_s = total_s = None
     hold = ""

@@ -57,7 +57,7 @@ def _step(step: PlanStepView, at: int, state: RolloutState, backward: bool) -> P
     if step.index < at and state.phase is not Phase.PENDING:
         return replace(step, state="done")
     if backward:
-        return replace(step, state="skipped")
+        return replace(step, state="stopped") if step.index == at and state.phase is not Phase.PENDING else step
     if step.index > at or state.phase is Phase.PENDING:
         return step
     move, began = state.move, state.entered_at

@@ -30,7 +30,7 @@ class PlanStepView:
     kind: str  # `bring-up`, `shift`, `hold`, `approve`, `replace`, `retire`, `bake`
     title: str  # `canary 10%`
     detail: str
-    state: str = "planned"  # `planned`, `now`, `done`, `skipped`
+    state: str = "planned"  # `planned`, `now`, `done`, `stopped`: where it turned round, or ended before its end
     weight_bp: int | None = None
     started_at: datetime | None = None
     ends_at: datetime | None = None
