@@ -61,6 +61,9 @@ class FakeEngine:
         self.words: tuple[str, ...] = WORDS
         self.prompt_tokens: int | None = None
         self.keep_alive = True
+        self.steps: int | None = None  # as its metrics count them
+        self.deferred = 0  # requests that wait for another engine's KV
+        self.mute = False  # says nothing to questions
         self.connections = 0  # that carried a generation request
         self._used: set[asyncio.StreamWriter] = set()
         self.port = 0
@@ -111,6 +114,9 @@ class FakeEngine:
         self.seen.append(seen)
         self.arrived.set()
         if method == "GET":
+            if self.mute:
+                await reader.read()
+                return False
             self._whole(writer, 200, self._page())
             await writer.drain()
             return False
@@ -176,6 +182,9 @@ class FakeEngine:
     def _page(self) -> bytes:
         lines = [f'vllm:kv_cache_usage_perc{{engine="0"}} {self.kv_use}']
         lines.append(f'vllm:prompt_tokens_by_source_total{{engine="0",source="external_kv_transfer"}} {float(self.loaded_tokens)}')
+        if self.steps is not None:
+            lines.append(f'vllm:iteration_tokens_total_count{{engine="0"}} {float(self.steps)}')
+            lines.append(f'vllm:num_requests_waiting_by_reason{{engine="0",reason="deferred"}} {float(self.deferred)}')
         return ("\n".join(lines) + "\n").encode()
 
     def _usage(self, seen: Seen, completion: int) -> dict[str, Any]:

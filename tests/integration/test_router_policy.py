@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from fleets.domain.protocol import ReplicaReadiness
 from fleets.router.gauges import Gauges
@@ -143,6 +146,57 @@ async def test_dead_replica_leaves_and_returns_by_polling(tmp_path: Path) -> Non
         await gauges._one(state)
         await _burst(bench, 4)
         assert a.posts and state.out_until_s is None
+
+
+async def test_an_engine_that_makes_no_step_is_out_at_once_and_named_and_comes_back_when_it_moves(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"gauge_every_s": 1000.0, "hung_after_s": 0.2, "prefill_token_deadline_s": 0.0}
+    async with engines("a") as (a,), router(tmp_path, table(plain_unit([a])), **config) as bench:
+        gauges = bench.app.gauges
+        state, unit, a.steps = bench.app.stage.replicas["r-a"], bench.app.stage.units["u-1"], 7
+        for _ in range(2):  # idle for longer than that
+            await gauges._one(state)
+            await asyncio.sleep(0.3)
+        assert not state.hung
+        stuck = asyncio.ensure_future(bench.ask(chat("DHANG")))
+        await a.next_post()
+        a.deferred = 1  # it waits for another engine: that one may be at fault
+        for _ in range(2):
+            await gauges._one(state)
+            await asyncio.sleep(0.3)
+        assert not state.hung
+        a.deferred = 0
+        for _ in range(2):
+            a.steps += 1  # slow, and no hang
+            await gauges._one(state)
+            await asyncio.sleep(0.3)
+        assert unit.gauge().ejected == ()
+        await gauges._one(state)
+        assert "made no step" in unit.gauge().hung["e-a"] and unit.gauge().ejected == ("r-a",)
+        a.steps += 1
+        await gauges._one(state)
+        assert unit.gauge().hung == {}
+        a.release.set()
+        assert (await stuck).status == 200 and unit.gauge().ejected == ()
+
+
+async def test_an_engine_that_answers_no_question_is_out_until_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleets.router.gauges.DEADLINE_S", 0.1)
+    monkeypatch.setattr("fleets.router.gauges._SILENT_S", 0.15)
+    async with engines("a", "b") as (a, b), router(tmp_path, table(plain_unit([a, b])), gauge_every_s=1000.0) as bench:
+        gauges = bench.app.gauges
+        state, unit = bench.app.stage.replicas["r-a"], bench.app.stage.units["u-1"]
+        await gauges._one(state)
+        a.mute = True
+        await gauges._one(state)
+        assert unit.gauge().ejected == (), "one answer may be lost"
+        await gauges._one(state)
+        assert unit.gauge().ejected == ("r-a",)
+        await _burst(bench, 4)
+        assert _posts(a, b) == [0, 4]
+        a.mute = False
+        await gauges._one(state)
+        await _burst(bench, 4)
+        assert a.posts and unit.gauge().ejected == ()
 
 
 async def test_suspect_replica_is_out_at_its_first_failure(tmp_path: Path) -> None:
