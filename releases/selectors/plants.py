@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from fleets import selectors as fleets
@@ -22,6 +22,7 @@ from releases.domain.spec_types import StageSpec
 from releases.models import Rollout, Stage
 from releases.selectors.releases import release_unit
 from releases.selectors.rollouts import bring_up_s_of, state_of
+from releases.selectors.scales import room_for_units
 
 BRING_UP_S = 120.0  # until one has been watched
 GPU_UNKNOWN = "H100"  # stands in for a GPU kind that is in no table
@@ -71,7 +72,15 @@ def look(
         kv_use=load.kv_use,
     )
     state = state_of(rollout) if rollout is not None else None
-    return Seen(_plant(stage, spec, unit, held, shape, state), signals, rollout is not None)
+    plant = _plant(stage, spec, unit, held, shape, state)
+    placeable = counts[Knob.UNITS] + room_for_units(spec, unit.gpus)
+    return Seen(_with_most_units(plant, placeable), signals, rollout is not None)
+
+
+def _with_most_units(plant: Plant, most: int) -> Plant:
+    """No more units than the fleets have room for: one that cannot be placed only makes the stage look broken."""
+    units = plant.bounds[Knob.UNITS]
+    return replace(plant, bounds={**plant.bounds, Knob.UNITS: Bounds(units.least, max(units.least, min(units.most, most)))})
 
 
 def _plant(stage: Stage, spec: StageSpec, unit: UnitSpec, held: Mapping[Knob, int], shape: Traffic, rollout: RolloutState | None) -> Plant:

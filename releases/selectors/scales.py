@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fleets import selectors as fleets
 from fleets.domain.protocol import ConditionalPolicy
 from fleets.domain.scaling.types import Knob
+from fleets.domain.types import PlacementRule
 from releases.domain.scaling import Counts, in_force
 from releases.domain.spec_types import StageSpec
 from releases.models import Stage, StageScale
@@ -25,6 +27,14 @@ def wanted_of(stage: Stage) -> Counts:
 def counts_of(kept: dict[str, int]) -> Counts:
     """Numbers as they are kept in a row."""
     return {Knob(name): int(count) for name, count in kept.items()}
+
+
+def room_for_units(spec: StageSpec, gpus: int) -> int:
+    """How many more units of so many GPUs the stage's fleets could take now."""
+    found = fleets.fleet_views(names=spec.fleets)
+    if spec.topology.placement is PlacementRule.ANY:
+        return sum(sum(domain.free for domain in fleet.domains) // gpus for fleet in found)
+    return sum(domain.free // gpus for fleet in found for domain in fleet.domains)
 
 
 def conditional_now(stage: Stage, conditional: ConditionalPolicy) -> ConditionalPolicy:

@@ -48,6 +48,8 @@ def stage_look(*, stage_id: int, now: datetime | None = None) -> int:
         spec = stage_spec(stage.release, stage.name)
         if spec.is_ranged and spec.scaling is not Scaling.MANUAL:
             _decide(scale, stage.release, spec, now)
+        if scale.local_prefill_below is not None and (not spec.is_ranged or spec.scaling is not Scaling.AUTO):
+            _restore_limit(scale, spec)
         StageScale.objects.filter(pk=scale.pk).update(looked_at=now)
         changed = scale_apply(stage=stage, now=now)
         reach("autoscale.before-commit")
@@ -85,6 +87,13 @@ def _push_threshold(scale: StageScale, spec: StageSpec, decision: Decision) -> N
     below = decision.local_prefill_below
     scale.local_prefill_below = None if below == own.local_prefill_below else below
     fleets.conditional_set(stage=str(scale.stage), conditional=ConditionalPolicy(below, own.prefill_queue_above))
+
+
+def _restore_limit(scale: StageScale, spec: StageSpec) -> None:
+    """Scaling no longer moves the local-prefill limit: the release's own is in force again."""
+    scale.local_prefill_below = None
+    scale.save(update_fields=["local_prefill_below"])
+    fleets.conditional_set(stage=str(scale.stage), conditional=spec.topology.conditional)
 
 
 def _write_down(scale: StageScale, release: Release, decision: Decision, seen: Seen, *, acts: bool) -> None:

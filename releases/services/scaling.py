@@ -20,7 +20,7 @@ from releases.domain.scaling import Counts, checked, counts_by_role, gpus_of_uni
 from releases.domain.spec_types import StageSpec
 from releases.models import Release, Stage, StageScale
 from releases.selectors.releases import release_key, stage_spec
-from releases.selectors.scales import counts_of
+from releases.selectors.scales import counts_of, room_for_units
 from releases.selectors.stages import stage_row
 
 
@@ -84,8 +84,15 @@ def _release_control(row: StageScale, actor: str, via: str, reason: str) -> None
 
 
 def _refuse_over_budget(stage: str, spec: StageSpec, before: Counts, after: Counts) -> None:
-    """Every unit must have room for its new replicas inside its domain; new units are placed when they are made."""
+    """Every unit must have room for its new replicas inside its domain, and new units a domain with room."""
     need = gpus_of_unit(spec, after)
+    more = after[Knob.UNITS] - before[Knob.UNITS]
+    if more > 0 and (places := room_for_units(spec, need)) < more:
+        raise ConflictError(
+            f"{more} more serving {'unit' if more == 1 else 'units'} of {shape_text(after)} {'needs' if more == 1 else 'need'} {need} free "
+            f"GPUs each in one domain; {', '.join(spec.fleets)} {'has' if len(spec.fleets) == 1 else 'have'} room for {places}.",
+            code="no-room",
+        )
     if need <= gpus_of_unit(spec, before):
         return
     for room in fleet_selectors.unit_rooms(stage=stage):

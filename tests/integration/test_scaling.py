@@ -114,6 +114,17 @@ def test_units_follow_by_hand_and_are_drained() -> None:
     assert [event.kind for event in view.decisions] == ["scale.set", "scale.set"]
 
 
+def test_more_units_than_the_fleet_has_room_for_are_refused() -> None:
+    demo = _demo(gpus=8, units="{ min: 1, max: 9 }", prefills=1, decodes=1)
+    _scale(units=3)
+    demo.settle()
+    with pytest.raises(ConflictError, match="room for 0") as refused:
+        _scale(units=5)
+    assert refused.value.code == "no-room"
+    demo.settle()
+    assert len(demo.units()) == 3
+
+
 def test_scaling_in_mid_rollout_changes_totals_and_not_weights() -> None:
     demo = _demo(gpus=24)
     demo.release(block=32, units=1, prefills=RANGE, decodes=RANGE)
