@@ -13,6 +13,8 @@ from denvweb.core.errors import DenvError
 # command: (module, function, one line for `denv --help`)
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "up": ("denvweb.cli.programs", "up", "The whole of denv on this machine"),
+    "init": ("denvweb.cli.init", "init", "Write a first denv.yaml by asking"),
+    "schema": ("denvweb.cli.init", "schema", "The JSON schema of denv.yaml, for editors"),
     "release": ("denvweb.cli.release", "release", "Check a release file, and roll it out"),
     "releases": ("denvweb.cli.release", "releases", "The releases of a model"),
     "diff": ("denvweb.cli.release", "diff", "What changed between two releases"),
@@ -80,6 +82,16 @@ def cli() -> None:
     """
 
 
+def _nearest(error: click.ClickException) -> str:
+    """Which word of a group was meant, as in `denv rollout pormote`; empty when none is near."""
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
+    if ctx is None or not isinstance(ctx.command, click.Group) or not error.message.startswith("No such command"):
+        return ""
+    typed = error.message.partition("'")[2].partition("'")[0]
+    near = difflib.get_close_matches(typed, ctx.command.list_commands(ctx), n=1, cutoff=0.5)
+    return f"Did you mean `{ctx.command_path} {near[0]}`?" if near else ""
+
+
 def main() -> None:
     """Run the command; every error becomes one line on stderr and an exit status."""
     try:
@@ -93,6 +105,8 @@ def main() -> None:
         sys.exit(2 if error.code == "unknown-command" else error.exit_status)
     except click.ClickException as error:
         error.show()
+        if hint := _nearest(error):
+            click.echo(hint, err=True)
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
         click.echo("", err=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from releases.api import freeze_views, release_views
+from releases.api import freeze_views, release_views, schema_views
 from releases.api.rollout_urls import urlpatterns as rollout_urlpatterns
 
 urlpatterns: list[URLPattern] = [
+    path("schema/denv.yaml", schema_views.spec_schema_view, name="api-spec-schema"),
     path("dry-runs", release_views.DryRunsView.as_view(), name="api-dry-runs"),
     path("dry-runs/<str:id>", release_views.DryRunDetailView.as_view(), name="api-dry-run"),
     path("releases", release_views.ReleasesView.as_view(), name="api-releases"),

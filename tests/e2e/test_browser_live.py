@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from django.contrib.auth.models import User
@@ -28,6 +29,10 @@ def chromium() -> Iterator[Browser]:
     browser.close()
 
 
+def _differs(browser: Browser, before: str) -> bool:
+    return bool(browser.run(_LIVING) != before)
+
+
 def test_a_stale_page_that_swaps_is_the_fresh_page(chromium: Browser, live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client()
     client.force_login(User.objects.create_user("oncall-a"))
@@ -40,7 +45,7 @@ def test_a_stale_page_that_swaps_is_the_fresh_page(chromium: Browser, live_serve
         stale = chromium.run(_LIVING)
         samples.patch_later(monkeypatch.setattr)
         chromium.run("document.querySelector('[data-live]').click()")
-        chromium.wait(lambda before=stale: chromium.run(_LIVING) != before)
+        chromium.wait(partial(_differs, chromium, stale))
         chromium.run("document.querySelector('[data-live]').click()")
         swapped = chromium.run(_LIVING)
         chromium.driver.get(live_server.url + path)

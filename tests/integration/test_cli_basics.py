@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from releases.domain.spec import ReleaseFile, parse
+
 
 def denv(*args: str, home: Path, **env: str) -> subprocess.CompletedProcess[str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("DENV_")}
@@ -38,6 +40,31 @@ def test_a_wrong_word_gets_the_right_one(tmp_path: Path, typed: str, meant: str)
     done = denv(typed, home=tmp_path)
     assert done.returncode == 2
     assert done.stderr.strip() == f"denv: no command `{typed}`. Did you mean `{meant}`?"
+
+
+def test_a_wrong_word_of_a_group_gets_the_right_one_too(tmp_path: Path) -> None:
+    done = denv("rollout", "pormote", home=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.strip().endswith("Did you mean `denv rollout promote`?")
+
+
+def test_init_writes_a_file_that_can_be_released_and_never_over_one(tmp_path: Path) -> None:
+    path = tmp_path / "denv.yaml"
+    given = ("--model", "ds-flash", "--weights", "hf://a/b@c41a7e2", "--recipe", "llama-3.1-70b/vllm@1", "--fleet", "one", "--fleet", "two")
+    done = denv("init", "-o", str(path), *given, "--prefill", "4x2", "--decode", "8", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    file = parse(path.read_text())
+    assert isinstance(file, ReleaseFile)
+    assert [(pool.gpus, pool.replicas) for _, pool in file.release.topology.pools] == [(4, 2), (8, 1)]
+    assert file.stages[0].fleets == ("one", "two")
+    assert path.read_text().startswith("# yaml-language-server: $schema=http://")
+    again = denv("init", "-o", str(path), *given, home=tmp_path)
+    assert again.returncode == 2
+    assert "--force" in again.stderr
+    wrong = denv("init", "-o", str(tmp_path / "other.yaml"), *given[:2], home=tmp_path)
+    assert wrong.returncode == 2
+    assert "give it as an option" in wrong.stderr
+    assert not (tmp_path / "other.yaml").exists()
 
 
 def test_no_control_plane_is_said_with_its_cure(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from django.test import Client
 from denvweb import throttle
 from denvweb.auth import token_create
 from denvweb.models import IdempotencyKey
+from releases.domain.spec_schema import spec_schema
 from releases.models import DryRun
 
 
@@ -44,6 +46,13 @@ def test_every_post_takes_an_idempotency_key(document: dict[str, Any]) -> None:
     for path, operation in posts:
         assert "Idempotency-Key" in [parameter["name"] for parameter in operation["parameters"]], path
         assert "422" in operation["responses"], path
+
+
+def test_editors_read_the_schema_of_spec_files_without_a_token() -> None:
+    found = Client().get("/api/v1/schema/denv.yaml")
+    assert found.status_code == 200
+    assert found.headers["Content-Type"] == "application/schema+json"
+    assert found.json() == json.loads(json.dumps(spec_schema()))
 
 
 def test_the_stream_is_in_it(document: dict[str, Any]) -> None:
