@@ -132,7 +132,7 @@ def engine_body(ask: Ask, added: Mapping[str, Any] | None) -> bytes:
     """The body of the leg that answers: the client's bytes, and what is added before its last brace."""
     fields = ask.fields
     usage = ask.stream and not ask.wants_usage
-    replaced = added is not None and not fields.keys().isdisjoint(added)
+    replaced = added is not None and len(added) > 1 and not fields.keys().isdisjoint(added)  # a single one is always the router's own
     if replaced or not _ROUTERS_OWN.isdisjoint(fields) or (usage and "stream_options" in fields):
         kept = _cleared(fields)
         if usage:

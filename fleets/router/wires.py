@@ -14,7 +14,6 @@ from fleets.domain.ports import SIDE_CHANNEL
 from fleets.router import openai
 from fleets.router.openai import Ask
 
-_NEEDED = ("remote_engine_id", "remote_request_id", "remote_host", "remote_port")
 _ROOM_BITS = 63
 _LEAST_REQUEST_ID = 2**42  # TensorRT-LLM keeps smaller ones for itself
 _REQUEST_IDS = ("ctx_request_id", "disagg_request_id")
@@ -61,8 +60,11 @@ def usable(params: object) -> dict[str, Any] | None:
     """
     if not isinstance(params, dict):
         return None
-    blocks = params.get("remote_block_ids")
-    if not isinstance(blocks, list) or not any(blocks) or any(params.get(name) in (None, "") for name in _NEEDED):
+    get = params.get
+    blocks = get("remote_block_ids")
+    if not isinstance(blocks, list) or not any(blocks):
+        return None
+    if not (get("remote_engine_id") and get("remote_request_id") and get("remote_host") and get("remote_port")):
         return None
     return params
 
