@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help test-contract setup setup-test demo run test lint types bench-up bench-simulator bench-sizing bench-alarms bench-autoscale bench-rollouts bench-web chaos bench-placement bench-agents bench-router chaos-router chaos-agents lock clean pictures
+.PHONY: help test-contract test-slurm setup setup-test demo run test lint types bench-up bench-simulator bench-sizing bench-alarms bench-autoscale bench-rollouts bench-web chaos bench-placement bench-agents bench-router chaos-router chaos-agents lock clean pictures
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,6 +37,10 @@ test: setup-test lint types  ## everything that must hold: lint, types, tests
 test-vllm: setup-test  ## denv with real vLLM engines on this machine's CPU (2.7 GB into build/vllm)
 	@sh tests/vllm/setup.sh build/vllm
 	DENV_TEST_VLLM_FORM=full $(BIN)/pytest -s --durations=12 tests/vllm tests/integration/test_engine_contract.py
+
+test-slurm: setup-test  ## the Slurm launcher against a slurmctld and slurmd of its own (root; Debian's slurm-wlm and munge)
+	@command -v slurmctld >/dev/null || { echo "Slurm is not installed: apt-get install slurm-wlm munge"; exit 1; }
+	DENV_TEST_SLURM=1 $(BIN)/pytest -q tests/slurm
 
 lint: setup-test  ## ruff, import rules, missing migrations
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.slurm import lane as slurm_lane
 from tests.vllm.lane import sentence
 
 # These start a whole denv. Two of them at once would starve each other on two cores, so one worker runs them one after another.
@@ -27,3 +28,4 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneInst
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Whether real engines had a part in this run is never left open."""
     terminalreporter.write_line(sentence())
+    terminalreporter.write_line(slurm_lane.sentence())

@@ -16,6 +16,7 @@ from fleets.domain.ports import PORTS_A_RANK
 from fleets.domain.stall import SILENT_S
 from fleets.engines.base import ENGINES
 
+LAUNCHERS = ("process", "slurm")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _SIMULATED_PORT_FACTOR = 3  # a draining, a running and a starting rank may stand on one GPU at once
 
@@ -122,6 +123,9 @@ class Config:
         metavar="ENGINE=COMMAND",
     )
     weights_dir: str = _flag("where weights of hf:// are kept (default: the hub's own cache)", "", metavar="DIR")
+    launcher: str = _flag("process (default), or slurm: one agent stands for the nodes of a partition", "process")
+    slurm_partition: str = _flag("partition of --launcher slurm (default: all nodes with GPUs)", "", metavar="NAME")
+    slurm_option: str = _flag("further words for sbatch, e.g. --slurm-option='--account=ml --qos=high'", "", metavar="WORDS")
     speed: float = _flag("how many times faster than real hardware simulated engines run", 1.0, metavar="FACTOR")
     hung_after_s: float = _flag(
         "an engine that was ready and answers nothing for so long is replaced; 0: never", SILENT_S, metavar="SECONDS"
@@ -184,6 +188,8 @@ def parse_config(argv: Sequence[str]) -> Config:
     config = Config(**values)
     if not config.control.startswith(("http://", "https://")):
         raise InvalidError(f"--control {config.control}: it must start with http:// or https://")
+    if config.launcher not in LAUNCHERS:
+        raise InvalidError(f"--launcher {config.launcher}: it is one of {', '.join(LAUNCHERS)}")
     if config.speed <= 0:
         raise InvalidError(f"--speed {config.speed}: it must be above 0")
     return config

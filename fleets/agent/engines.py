@@ -31,7 +31,17 @@ def launch_order(
     marks["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     log_path = state.log_path(state_path, spec.rank_id)
     given = secret_environment(state_path, spec.rank_id, secrets or {})
-    return LaunchOrder(rank_id=spec.rank_id, argv=tuple(command.argv), env=kept | dict(command.env) | given | marks, log_path=log_path)
+    return LaunchOrder(
+        rank_id=spec.rank_id,
+        argv=tuple(command.argv),
+        env=kept | dict(command.env) | given | marks,
+        log_path=log_path,
+        replica=spec.replica,
+        node=facts.launch_name or facts.name,
+        index=spec.index,
+        count=spec.count,
+        gpus=len(spec.gpus),
+    )
 
 
 def secret_environment(state_path: Path, rank_id: str, secrets: Mapping[str, str]) -> dict[str, str]:

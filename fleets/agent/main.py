@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from fleets.agent.gate import StartGate
 from fleets.agent.http import HttpClient
 from fleets.agent.keeper import EngineTools
 from fleets.agent.launchers.process import ProcessLauncher
+from fleets.agent.launchers.slurm import SlurmLauncher, SlurmSettings
 from fleets.agent.link import ControlLink, PokeListener
 from fleets.agent.loop import NodeLoop
 from fleets.agent.nodes import plan_nodes
@@ -43,7 +45,7 @@ class Agent:
         self._state_path = config.state_path
         self._client = HttpClient()
         self._link = ControlLink(config.control, self._client)
-        self._launcher = ProcessLauncher()
+        self._launcher = _launcher(config)
         self._weights = WeightsStore(Path(config.weights_dir) if config.weights_dir else default_cache())
         tools = EngineTools(
             state_path=self._state_path,
@@ -58,7 +60,8 @@ class Agent:
         )
         self._rejoining = asyncio.Lock()
         self._refused_token = ""
-        boot, machine_boot = random_id("boot"), processes.boot_id()
+        # Slurm's jobs outlive a boot of the machine that their agent is on.
+        boot, machine_boot = random_id("boot"), "slurm" if config.launcher == "slurm" else processes.boot_id()
         self.nodes = {
             facts.name: NodeLoop(
                 facts,
@@ -77,6 +80,9 @@ class Agent:
         found: dict[str, list[Marked]] = {}
         for marked in processes.find_marked(self._state_path):
             found.setdefault(marked.node, []).append(marked)
+        if isinstance(self._launcher, SlurmLauncher):
+            runs = (run for node in self.nodes.values() for run in node.keeper.runs.values())
+            self._launcher.cancel_strays({run.process.pid for run in runs if run.process is not None})
         try:
             async with asyncio.TaskGroup() as group:
                 new = [node for node in self.nodes.values() if not node.credential]
@@ -164,6 +170,13 @@ class Agent:
                 logs.sweep(folder, known)
             except OSError as error:
                 log.warning("cannot sweep %s: %s", folder, error)
+
+
+def _launcher(config: Config) -> ProcessLauncher | SlurmLauncher:
+    if config.launcher == "slurm":
+        settings = SlurmSettings(partition=config.slurm_partition, extra=tuple(shlex.split(config.slurm_option)))
+        return SlurmLauncher(config.state_path, settings)
+    return ProcessLauncher()
 
 
 async def serve(config: Config, *, adapters: AdapterFor = adapter_for) -> None:

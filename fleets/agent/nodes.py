@@ -13,7 +13,8 @@ from fleets.agent.gpus.base import GpuDriver, StatedGpus
 from fleets.agent.gpus.memory import GpuMemory
 from fleets.agent.gpus.nvml import Nvml
 from fleets.agent.gpus.simulated import FAULTS_FILE, FaultFile, SimulatedGpus
-from fleets.agent.gpus.smi import NvidiaSmi
+from fleets.agent.gpus.smi import NvidiaSmi, gpu_kind
+from fleets.agent.slurm_nodes import slurm_nodes
 from fleets.domain.protocol import NodeFacts
 
 AGENT_VERSION = "0.1.0"
@@ -22,10 +23,13 @@ _PORT_MAX = 65535
 
 def plan_nodes(config: Config) -> tuple[tuple[NodeFacts, GpuDriver], ...]:
     """Facts and GPU driver of every node; port ranges are disjoint. InvalidError when something must be told by a flag."""
-    nodes = _simulated(config) if config.simulated else (_machine(config),)
+    if config.launcher == "slurm":
+        nodes = _slurm(config)
+    else:
+        nodes = _simulated(config) if config.simulated else (_machine(config),)
     names = [facts.name for facts, _ in nodes]
     if len(set(names)) < len(names):
-        raise InvalidError("two --simulated fleets have the same name; give each its own")
+        raise InvalidError("two nodes have the same name; give each --simulated fleet its own")
     last = max(facts.port_base + facts.port_count - 1 for facts, _ in nodes)
     if last > _PORT_MAX:
         raise InvalidError(
@@ -63,6 +67,33 @@ def _simulated(config: Config) -> tuple[tuple[NodeFacts, GpuDriver], ...]:
                 if fleet.only in ("", suffix):
                     found.append((facts, driver))
                 port += count  # also for those that other agents stand for: on one machine they share its ports
+    return tuple(found)
+
+
+def _slurm(config: Config) -> tuple[tuple[NodeFacts, GpuDriver], ...]:
+    """All nodes of a partition. Whether their GPUs are well is Slurm's business, which drains nodes that are not."""
+    found: list[tuple[NodeFacts, GpuDriver]] = []
+    port = config.port_base
+    for node in slurm_nodes(config.slurm_partition):
+        kind = config.gpu_kind or gpu_kind(node.kind.upper())
+        if not kind:
+            raise InvalidError(f"the GPUs of Slurm's node {node.name} have no type; pass --gpu-kind (e.g. --gpu-kind H200)")
+        name = f"{config.fleet}-{re.sub(r'[^a-z0-9-]', '-', node.name.lower())}"
+        facts = NodeFacts(
+            name=name,
+            fleet=config.fleet,
+            domain=config.domain or name,
+            gpu_kind=kind,
+            gpus=node.gpus,
+            host=node.address or node.name,
+            port_base=port,
+            port_count=config.node_port_count(node.gpus),
+            fabric_spans_nodes=config.span,
+            agent_version=AGENT_VERSION,
+            launch_name=node.name,
+        )
+        found.append((facts, StatedGpus(kind=kind, count=node.gpus)))
+        port += facts.port_count
     return tuple(found)
 
 

@@ -44,6 +44,7 @@ class NodeFacts:
     gpu_memory_bytes: int = 0  # of one GPU; 0: its driver does not say
     driver_version: str = ""
     cuda_version: str = ""  # the newest that the driver runs
+    launch_name: str = ""  # what its cluster manager calls the node; empty: as denv does
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,11 @@ class LaunchOrder:
     argv: tuple[str, ...]
     env: Mapping[str, str]  # the whole environment
     log_path: Path
+    replica: str = ""  # launchers that hand whole gangs on start its ranks together
+    node: str = ""
+    index: int = 0
+    count: int = 1  # ranks of the replica
+    gpus: int = 1  # of this rank
 
 
 class Launcher(Protocol):
