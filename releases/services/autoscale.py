@@ -45,6 +45,8 @@ def stage_look(*, stage_id: int, now: datetime | None = None) -> int:
             return 0
         scale, _ = StageScale.objects.get_or_create(stage=stage)
         scale.stage = stage
+        if scale.looked_at is not None and (now - scale.looked_at).total_seconds() < LOOK_EVERY_S:
+            return 0  # another process has just looked
         spec = stage_spec(stage.release, stage.name)
         if spec.is_ranged and spec.scaling is not Scaling.MANUAL:
             _decide(scale, stage.release, spec, now)

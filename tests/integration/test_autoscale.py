@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from datetime import timedelta
+from typing import Any
 
+import pytest
+from django.db import transaction
+
+from fleets import services as fleets
 from fleets.domain.protocol import UnitGauge
 from fleets.domain.scaling.types import Knob
 from fleets.selectors import router_table
@@ -12,6 +17,7 @@ from metrics.domain.types import Metric, Route, SeriesDelta, SeriesKey
 from metrics.selectors import events_view
 from releases.models import StageScale
 from releases.selectors.scaling import scale_view
+from releases.services.autoscale import stage_look
 from releases.services.releases import release_create
 from releases.services.scaling import stage_scale
 from tests.integration.rollouts_world import STAGE, Demo, release_yaml
@@ -38,10 +44,11 @@ class Traffic:
         """So much time with so many prompts, each of so many tokens, that waited so long."""
         step_s = 5 if seconds < 120 else 9
         for _ in range(seconds // step_s):
-            self._report(prompts * step_s // 10, tokens, ttft_s, queue)
+            self.report(prompts * step_s // 10, tokens, ttft_s, queue)
             self.demo.tick(step_s)
 
-    def _report(self, prompts: int, tokens: int, ttft_s: float, queue: int) -> None:
+    def report(self, prompts: int, tokens: int = 4000, ttft_s: float = 0.4, queue: int = 0) -> None:
+        """One report of the router."""
         demo = self.demo
         demo.seq += 1
         table = router_table(stage=STAGE)
@@ -135,3 +142,26 @@ def test_never_more_gpus_than_the_domain_has() -> None:
     traffic.go_on(seconds=120, prompts=400, ttft_s=9.0, queue=90)
     assert (traffic.count("prefill"), traffic.count("decode")) == (2, 1)
     assert not traffic.demo.units()[0].failed
+
+
+def test_a_look_that_dies_before_its_commit_has_done_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    traffic = Traffic()
+    traffic.go_on(seconds=20, prompts=4)
+    stage, before = traffic.demo.stage(), StageScale.objects.values().get()
+    real = fleets.unit_scale
+
+    def dies_after(**fields: Any) -> object:
+        real(**fields)
+        raise RuntimeError("killed between the effect and the commit")
+
+    monkeypatch.setattr(fleets, "unit_scale", dies_after)
+    traffic.report(prompts=400, ttft_s=9.0, queue=90)
+    later = traffic.demo.fleets.now + timedelta(seconds=10)
+    with pytest.raises(RuntimeError), transaction.atomic():
+        stage_look(stage_id=stage.pk, now=later)
+    assert StageScale.objects.values().get() == before and traffic.demo.units()[0].shape == "1P1D"
+    assert "scale.decided" not in traffic.demo.kinds()
+    monkeypatch.undo()
+    assert stage_look(stage_id=stage.pk, now=later) == 1
+    assert stage_look(stage_id=stage.pk, now=later) == 0, "the same again changes nothing"
+    assert traffic.demo.units()[0].shape == "3P1D" and traffic.demo.kinds().count("scale.decided") == 1
