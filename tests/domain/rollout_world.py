@@ -22,9 +22,12 @@ from fleets.domain.types import (
 from fleets.domain.views import PoolView, RankView, ReplicaState, ReplicaView, RoutersView, UnitView
 from metrics.domain.types import AlarmSpec
 from metrics.domain.views import AlarmVerdict
+from releases.domain.freezes import Frozen
 from releases.domain.plan import StagePlan, plan_stage
 from releases.domain.rollout import EDGES, step
+from releases.domain.rollout_commands import superseded
 from releases.domain.rollout_room import place_near, take
+from releases.domain.rollout_settle import left_by
 from releases.domain.rollout_types import (
     CreateUnit,
     Decision,
@@ -192,6 +195,7 @@ class World:
     verdicts: tuple[AlarmVerdict, ...] = ()
     rollback: RollbackWish | None = None
     turn: Turn = Turn.NOW
+    frozen: Frozen | None = None
     stable: str = ""
     held: list[str] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
@@ -253,7 +257,7 @@ class World:
 
     def obs(self) -> Observations:
         routers = RoutersView(STAGE, self.generation, self.confirmed if self.live else 0, self.live, (), dict(self.weights), {})
-        return Observations(self.views(), routers, self.place, self.verdicts, self.rollback, self.turn)
+        return Observations(self.views(), routers, self.place, self.verdicts, self.rollback, self.turn, self.frozen)
 
     def of(self, spec: UnitSpec) -> list[Unit]:
         return [unit for unit in self.units.values() if unit.spec.release == spec.release and not unit.stopping]
@@ -264,7 +268,40 @@ class World:
 
     # ---- what happens ----
 
+    def supersede(self, new: UnitSpec) -> None:
+        """Another release takes the rollout's place. ConflictError when that is on its way back."""
+        before = self.state
+        assert superseded(before, by=new.release, actor="a").state.phase is Phase.SUPERSEDED
+        self.new, self.weight_log = new, []
+        self.state = RolloutState(
+            STAGE,
+            MODEL,
+            self.old,
+            new,
+            self.replicas,
+            self.policy,
+            alarms=(ALARM,),
+            why="waits for the next look",
+            replicas_back=before.replicas_back,
+            draining=before.draining,
+            left=left_by(before),
+        )
+
+    def scale(self, replicas: int) -> None:
+        """Other numbers of units from now on."""
+        self.replicas = replicas
+        self.state = replace(self.state, replicas=replicas, replicas_back=replicas if self.state.replicas_back else 0)
+
+    def _begin(self) -> None:
+        """As whoever drives does: the plan is made when the rollout begins, against what stands then."""
+        held_up = self.rollback or self.turn is not Turn.NOW or (self.frozen and not self.state.break_glass)
+        if self.state.phase is Phase.PENDING and self.state.left is None and not held_up:
+            plan = self.plan_now()
+            if plan.refusal is None:
+                self.state = replace(self.state, moves=plan.moves)
+
     def tick(self, obs: Observations | None = None) -> Decision:
+        self._begin()
         decision = step(self.state, obs or self.obs(), self.now)
         assert decision.state.phase is self.state.phase or decision.state.phase in EDGES[self.state.phase], (
             self.state.phase,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import HealthCheck, settings
 from hypothesis import Phase as Phase_
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from denvweb.core.errors import DenvError
+from fleets.domain.types import UnitSpec
 from releases.domain import rollout_commands as commands
+from releases.domain.freezes import Frozen
 from releases.domain.rollout_types import BACKWARD, ENDED, Observations, Phase, RollbackWish
-from tests.domain.rollout_world import NEW, NEW_DECODE, World, unit_spec, verdict
+from tests.domain.rollout_world import MODEL, NEW, NEW_DECODE, World, unit_spec, verdict
 
 
 class RolloutMachine(RuleBasedStateMachine):
@@ -21,14 +25,20 @@ class RolloutMachine(RuleBasedStateMachine):
         self.world = World()
         self.old_looks: list[Observations] = []
         self.turned_at: int | None = None
+        self.newest = 8
+        self.share_when_frozen = 0
+        self.left_log: list[int] = []
 
     @initialize(
         replicas=st.integers(1, 3),
         spare=st.integers(0, 1),
         new=st.sampled_from([NEW, NEW_DECODE, unit_spec(8)]),
+        looks=st.integers(0, 25),
     )
-    def begin(self, replicas: int, spare: int, new: object) -> None:
+    def begin(self, replicas: int, spare: int, new: object, looks: int) -> None:
+        """Anywhere on the way: some looks go well before anything happens."""
         self.world = World(new=new, replicas=replicas, domains=replicas + spare)  # type: ignore[arg-type]  # sampled_from
+        self.go_well(looks)
 
     # ---- the control plane ----
 
@@ -36,6 +46,15 @@ class RolloutMachine(RuleBasedStateMachine):
     def ticks(self, times: int) -> None:
         for _ in range(times):
             self.old_looks = [*self.old_looks[-3:], self.world.obs()]
+            self.world.tick()
+
+    @rule(looks=st.integers(3, 15))
+    def go_well(self, looks: int) -> None:
+        """Machines, routers and figures do what is hoped of them."""
+        self.world.verdicts = (verdict(900),)
+        for _ in range(looks):
+            self.world.nature()
+            self.world.wait_only(300)
             self.world.tick()
 
     @rule()
@@ -120,7 +139,59 @@ class RolloutMachine(RuleBasedStateMachine):
         assert decision.state.phase not in BACKWARD
         self.world.state = decision.state
 
+    @precondition(lambda self: self.world.state.phase is not Phase.PENDING or self.world.state.left is not None)
+    @rule(spec=st.sampled_from([NEW, NEW_DECODE, unit_spec(8)]))
+    def someone_supersedes(self, spec: UnitSpec) -> None:
+        world, before = self.world, self.world.state
+        release = f"{MODEL}@{self.newest + 1}"
+        pools = tuple(replace(pool, release=release) for pool in spec.pools)
+        if world.rollback is not None:
+            return  # the row of a request to go back beats it
+        try:
+            world.supersede(replace(spec, release=release, pools=pools))
+        except DenvError:
+            assert before.phase in BACKWARD or before.phase in ENDED
+            return
+        self.newest += 1
+        self.old_looks, self.turned_at, self.left_log, self.share_when_frozen = [], None, [], 0
+
+    @rule()
+    def a_freeze_begins(self) -> None:
+        self.world.frozen, self.share_when_frozen = Frozen("fw-1", "holidays", "UTC", None), self.world.share
+
+    @rule()
+    def a_freeze_ends(self) -> None:
+        self.world.frozen = None
+
+    @rule()
+    def someone_breaks_the_glass(self) -> None:
+        try:
+            self.world.state = commands.broken_glass(self.world.state, actor="a", reason="it burns").state
+        except DenvError:
+            assert self.world.state.phase in BACKWARD or self.world.state.phase in ENDED
+
+    @rule(replicas=st.integers(1, 3))
+    def the_stage_is_scaled(self, replicas: int) -> None:
+        weights = dict(self.world.weights)
+        if self.world.state.phase not in ENDED:
+            self.world.scale(replicas)
+        assert self.world.weights == weights
+
     # ---- what must hold ----
+
+    @invariant()
+    def a_freeze_gives_the_new_release_no_more(self) -> None:
+        world = self.world
+        if world.frozen is not None and not world.state.break_glass and world.state.phase not in ENDED:
+            assert world.share <= self.share_when_frozen
+
+    @invariant()
+    def what_was_superseded_only_goes(self) -> None:
+        world = self.world
+        if world.state.left is not None:
+            assert not world.of(world.new), "the new release waits until nothing of the other is left"
+            self.left_log.append(world.weights.get(world.state.left.release, 0))
+            assert self.left_log == sorted(self.left_log, reverse=True)
 
     @invariant()
     def weights_are_whole(self) -> None:
@@ -148,6 +219,7 @@ class RolloutMachine(RuleBasedStateMachine):
         for unit in world.units.values():
             unit.failed = unit.silent = False
         world.live, world.come_up, world.verdicts = 1, True, ()
+        world.domains = max(world.domains, world.replicas)
         if world.state.phase in {Phase.SUCCEEDED, Phase.SUPERSEDED}:
             return
         world.rollback = RollbackWish("oncall", "ui")
