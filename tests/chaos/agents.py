@@ -5,6 +5,7 @@ Each act says what it found; status 1 when anything is not as it should be.
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
 import tempfile
@@ -20,15 +21,12 @@ from metrics.domain.views import EventView
 from tests.chaos.clients import Clients
 from tests.e2e.site import STAGE, Site
 
-CUT_S = 60.0
-WEB_DOWN_S = 120.0
-
 
 class Acts:
     """What is done to a site, one after another."""
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def __init__(self, site: Site, *, cut_s: float, web_down_s: float) -> None:
+        self.site, self.cut_s, self.web_down_s = site, cut_s, web_down_s
         self.wrong: list[str] = []
 
     def run(self) -> None:
@@ -83,11 +81,11 @@ class Acts:
         self.check("replica.hung" in self._kinds(), "the journal has it")
 
     def cable_cut(self) -> None:
-        """For a minute: the unit is replaced, and when the cable is in again nothing runs twice."""
+        """For a while: the unit is replaced, and when the cable is in again nothing runs twice."""
         machine = self.site.held()[-1]
         with self.traffic(24):
             machine.cut()
-            time.sleep(CUT_S)
+            time.sleep(self.cut_s)
             self.check(len(self.site.engines(machine)) > 0, "what is cut off runs on")
             self.site.until_steady()
             machine.heal()
@@ -114,7 +112,7 @@ class Acts:
         return any(fleet.frozen for fleet in self.site.client.get_list("fleets", FleetMap))
 
     def web_down(self) -> None:
-        """For two minutes: requests are served, and a dead engine is started anew."""
+        """For a while: requests are served, and a dead engine is started anew."""
         web = psutil.Process(self.site.instance.pids()["web"])
         machine = self.site.held()[0]
         before = self.site.engines(machine)
@@ -123,7 +121,7 @@ class Acts:
             try:
                 time.sleep(20)
                 before[0].kill()
-                time.sleep(WEB_DOWN_S - 20)
+                time.sleep(self.web_down_s - 20)
                 after = self.site.engines(machine)
                 self.check(len(after) == len(before) and after != before, "its agent started another")
             finally:
@@ -135,11 +133,15 @@ class Acts:
 
 def main() -> None:
     """All acts on a site of its own."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cut-s", type=float, default=60.0, help="how long a cable is out; over 35, so that the node is lost")
+    parser.add_argument("--web-down-s", type=float, default=120.0, help="how long the web process is away; over 20")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="denv-chaos-") as folder:
         Path(folder).chmod(0o755)
         site = Site(Path(folder))
         with site.running():
-            acts = Acts(site)
+            acts = Acts(site, cut_s=options.cut_s, web_down_s=options.web_down_s)
             acts.run()
         left = [process.pid for process in site.instance.processes()]
         acts.check(not left, f"nothing outlived it {left or ''}")

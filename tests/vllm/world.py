@@ -173,6 +173,7 @@ class Lab:
             str(12 * PLACES),
         ]
         argv += ["--state-dir", str(self.denv.home / "agent-lab")]
+        argv += ["--hung-after-s", "0"]  # tests freeze engines, and a step takes long on a processor
         with (self.folder / "agent.log").open("ab") as out:
             self._agent = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self.denv.env | QUIET, cwd=ROOT)
         self.denv.until(lambda: self.denv.client().get_list("fleets", FleetMap), timeout_s=30, what="the node joined")
