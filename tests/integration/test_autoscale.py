@@ -42,10 +42,16 @@ class Traffic:
 
     def go_on(self, *, seconds: int = 10, prompts: int = 0, tokens: int = 4000, ttft_s: float = 0.4, queue: int = 0) -> None:
         """So much time with so many prompts, each of so many tokens, that waited so long."""
-        step_s = 5 if seconds < 120 else 9
-        for _ in range(seconds // step_s):
-            self.report(prompts * step_s // 10, tokens, ttft_s, queue)
-            self.demo.tick(step_s)
+        for _ in range(seconds // 5):
+            self.report(prompts // 2, tokens, ttft_s, queue)
+            self.demo.tick(5.0)
+
+    def pass_calmly(self, *, seconds: int) -> None:
+        """The same with few prompts, and nothing but the looks: a long time costs little."""
+        for _ in range(seconds // 9):
+            self.report(4)
+            self.demo.fleets.now += timedelta(seconds=9)
+            stage_look(stage_id=self.demo.stage().pk, now=self.demo.fleets.now)
 
     def report(self, prompts: int, tokens: int = 4000, ttft_s: float = 0.4, queue: int = 0) -> None:
         """One report of the router."""
@@ -82,7 +88,7 @@ def _histogram(value: float, count: int) -> Histogram:
 
 def test_prefill_follows_its_load_up_at_once_and_down_after_the_peaks_are_over() -> None:
     traffic = Traffic()
-    traffic.go_on(seconds=60, prompts=4)
+    traffic.go_on(seconds=20, prompts=4)
     assert traffic.count("prefill") == 1
     traffic.go_on(seconds=40, prompts=120, ttft_s=3.0, queue=30)
     assert traffic.count("prefill") == 3 and traffic.count("decode") == 1
@@ -92,9 +98,9 @@ def test_prefill_follows_its_load_up_at_once_and_down_after_the_peaks_are_over()
     assert "prompt tokens/s expected" in decided.sentence and "prefill 1 ->" in " ".join(event.sentence for event in view.decisions)
     assert decided.evidence["signals"]["ttft_p99_s"] == pytest.approx(3.0, rel=0.02)
     traffic.demo.fleets.idle()
-    traffic.go_on(seconds=180, prompts=4)
+    traffic.pass_calmly(seconds=180)
     assert traffic.count("prefill") == 3, "peaks of the last ten minutes are kept room for"
-    traffic.go_on(seconds=580, prompts=4)
+    traffic.pass_calmly(seconds=590)
     assert traffic.count("prefill") == 1
     traffic.go_on(seconds=20)
     assert traffic.demo.units()[0].shape == "1P1D" and {"replica.draining", "replica.drained"} <= set(traffic.demo.kinds())
@@ -103,7 +109,7 @@ def test_prefill_follows_its_load_up_at_once_and_down_after_the_peaks_are_over()
 def test_what_a_person_set_stays_until_it_is_given_back() -> None:
     traffic = Traffic()
     stage_scale(stage=STAGE, actor="ada", via="cli", counts={Knob.PREFILL: 1})
-    traffic.go_on(seconds=40, prompts=120, ttft_s=3.0, queue=30)
+    traffic.go_on(seconds=20, prompts=120, ttft_s=3.0, queue=30)
     assert traffic.count("prefill") == 1
     stage_scale(stage=STAGE, actor="ada", via="cli", auto=True)
     traffic.go_on(seconds=30, prompts=120, ttft_s=3.0, queue=30)
@@ -123,9 +129,9 @@ def test_advice_is_written_down_and_not_done() -> None:
 
 def test_nothing_moves_while_no_router_reports_and_the_local_limit_reaches_the_routers() -> None:
     traffic = Traffic()
-    traffic.go_on(seconds=60, prompts=4)
+    traffic.go_on(seconds=20, prompts=4)
     traffic.demo.live = False
-    for _ in range(6):
+    for _ in range(4):
         traffic.demo.tick(5.0)
     scale = StageScale.objects.get()
     assert "nothing is changed" in scale.advised_why and traffic.count("prefill") == 1
@@ -139,7 +145,7 @@ def test_nothing_moves_while_no_router_reports_and_the_local_limit_reaches_the_r
 
 def test_never_more_gpus_than_the_domain_has() -> None:
     traffic = Traffic(gpus=12)
-    traffic.go_on(seconds=120, prompts=400, ttft_s=9.0, queue=90)
+    traffic.go_on(seconds=40, prompts=400, ttft_s=9.0, queue=90)
     assert (traffic.count("prefill"), traffic.count("decode")) == (2, 1)
     assert not traffic.demo.units()[0].failed
 
