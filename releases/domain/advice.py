@@ -23,9 +23,16 @@ _MUCH = 1.1  # times what the other kind carries, from which on it is worth a wo
 
 
 def traffic_findings(
-    release: ReleaseSpec, stage: StageSpec, recipe: Recipe, fleets: Sequence[FleetView], process: Process, make_draws: MakeDraws
+    release: ReleaseSpec,
+    stage: StageSpec,
+    recipe: Recipe,
+    fleets: Sequence[FleetView],
+    process: Process,
+    make_draws: MakeDraws,
+    capacity_ratio_min: float = 1.0,
 ) -> tuple[FindingView, ...]:
-    """What the measured traffic says about the shape: the conditions that do not hold, and both kinds on the same GPUs.
+    """What the measured traffic says about the shape: the conditions that do not hold, both kinds on the same GPUs, and whether what
+    the plan leaves at its worst moment (`capacity_ratio_min` of the stage) carries it.
 
     Nothing when the stage's fleets are not of a known GPU kind.
     """
@@ -38,8 +45,20 @@ def traffic_findings(
     apart = stage.topology.mode is Mode.DISAGGREGATED
     if apart or all(condition.holds for condition in held):
         contenders = beside(serving, need, shape_of(release, stage, recipe, serving.gpu), make_draws)
-    found = [*_unmet(stage, held), *_computed(stage, contenders, need, serving)]
-    return tuple(found)
+    return (*_unmet(stage, held), *_computed(stage, contenders, need, serving), *_meanwhile(stage, contenders, need, capacity_ratio_min))
+
+
+def _meanwhile(stage: StageSpec, contenders: Sequence[Contender], need: Need, ratio: float) -> Sequence[FindingView]:
+    """Said where the stage as a whole carries the load and what is left while units are replaced does not."""
+    whole = contenders[0].capacity_per_s if contenders else 0.0
+    if ratio >= 1 or not whole or not contenders[0].meets or whole * ratio >= need.process.rate_per_s:
+        return ()
+    left = f"{ratio:.0%} of the stage is left, which carries {whole * ratio:,.1f} requests/s" if ratio else "nothing serves"
+    sentence = (
+        f"while units are replaced {left}; {need.process.rate_per_s:,.1f} were measured in the last hour: "
+        "free a domain for one more unit, or release when there is less traffic"
+    )
+    return (_finding(stage, Severity.WARN, "capacity-below-load", sentence),)
 
 
 def _unmet(stage: StageSpec, held: Sequence[Condition]) -> Sequence[FindingView]:

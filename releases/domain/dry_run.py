@@ -97,15 +97,15 @@ def check_stage(file: ReleaseFile, stage: StageSpec, number: int, world: World) 
     if plan.refusal is not None:
         return StageResult((*found, *refusal_findings(stage, plan.refusal)))
     placed = _finding(stage, Severity.OK, "placed", _where(plan, stage, now, world.fleets))
-    return StageResult((*found, placed, *_surge(stage, plan, world), *_traffic(file, stage, recipe, world)), plan.view)
+    return StageResult((*found, placed, *_surge(stage, plan, world), *_traffic(file, stage, recipe, world, plan)), plan.view)
 
 
-def _traffic(file: ReleaseFile, stage: StageSpec, recipe: Recipe, world: World) -> Sequence[FindingView]:
+def _traffic(file: ReleaseFile, stage: StageSpec, recipe: Recipe, world: World, plan: StagePlan) -> Sequence[FindingView]:
     """What the stage's measured traffic says about the new shape."""
     process = world.traffic.get(stage.name)
     if process is None or world.make_draws is None:
         return ()
-    return traffic_findings(file.release, stage, recipe, world.fleets, process, world.make_draws)
+    return traffic_findings(file.release, stage, recipe, world.fleets, process, world.make_draws, plan.view.capacity_ratio_min)
 
 
 def _in_flight(stage: StageSpec, now: StageNow, world: World) -> Sequence[FindingView]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
 from fleets.domain.types import FleetView
+from releases.domain.freezes import Frozen
 from releases.domain.serving import process_of
 from tests.domain.releases_world import DS_FLASH, GB200, fleet, look, serving, world
 
@@ -87,3 +89,28 @@ def test_a_shape_that_would_miss_its_limits_under_the_measured_load_is_warned_of
     assert "which is too little" in found["limits-missed-at-load"]
     assert "at this load ttft p99 would be" in found["limits-missed-at-load"]
     assert "low-volume-disaggregated" in under(0.02, 8000, 200, SMALL)
+
+
+def test_a_plan_that_leaves_less_than_the_load_meanwhile_warns_of_it() -> None:
+    load = {"prod-us": process_of(2.0, 300, 1500, 0.0)}
+    after = SMALL.replace("stages:", "  engine: { decode: { speculative-draft-length: 3 } }\nstages:")
+    for where, warned in ((fleet("gb200-use1", "GB200", 1, 2, 4), True), (fleet("gb200-use1", "GB200", 2, 2, 4), False)):
+        seen = replace(serving(SMALL, 7, where), traffic=load, make_draws=random.Random)
+        found = {finding.code: finding for finding in look(after, seen, 8)[1].findings}
+        assert ("capacity-below-load" in found) is warned
+        if warned:
+            assert found["capacity-below-load"].severity == "warn"
+            assert "nothing serves; 2.0 were measured in the last hour" in found["capacity-below-load"].sentence
+
+
+def test_a_frozen_stage_is_refused_where_it_would_begin_and_waits_where_it_comes_later() -> None:
+    held = Frozen("fw-1", "holidays", "UTC", datetime(2027, 1, 2, 8, tzinfo=UTC))
+    for first, glass, severity, says in (
+        ("prod-us", False, "error", "wait for its end, or release with --break-glass"),
+        ("prod-us", True, "warn", "the glass is broken"),
+        ("staging", False, "warn", "waits for that"),
+    ):
+        seen = replace(serving(DS_FLASH, 7, GB200), frozen={"prod-us": held}, first=first, break_glass=glass)
+        finding = next(finding for finding in look(NEXT, seen, 8)[1].findings if finding.code == "frozen")
+        assert finding.severity == severity and says in finding.sentence
+        assert finding.sentence.startswith("frozen until 2 Jan 2027 08:00 (UTC): holidays")
