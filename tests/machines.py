@@ -39,7 +39,7 @@ def _ip(*words: str) -> str:
 class Machine:
     """One node: a namespace, the agent in it, and the cable to the rest (a veth pair, 10.x.y.1 here and 10.x.y.2 there)."""
 
-    number: int  # of all machines of this process, from 1
+    number: int  # of all machines of this process, 1 to 4
     name: str = ""
     process: subprocess.Popen[bytes] | None = None
     tag: str = field(default_factory=lambda: f"dv{os.getpid() % 100_000}")
@@ -60,7 +60,8 @@ class Machine:
         return self._address(2)
 
     def _address(self, last: int) -> str:
-        return f"10.{200 + os.getpid() % 50}.{self.number}.{last}"
+        block = os.getpid() % 6400  # of 4 networks each, so that several processes of tests do not meet
+        return f"10.{128 + block // 64}.{block % 64 * 4 + self.number - 1}.{last}"
 
     def plug_in(self) -> None:
         """Make the namespace and its cable."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import connection
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from denvweb.core.errors import NotFoundError
+from fleets.models import Fleet
 from fleets.services import unit_set_routable
 from releases.models import Release, Stage
 from releases.selectors.stages import preflight_view, stage_view, stages_view
@@ -80,3 +83,15 @@ def test_before_the_first_release_a_stage_is_on_its_way() -> None:
         stage_view(stage="ds-flash/nowhere")
     with pytest.raises(NotFoundError):
         preflight_view(stage="nothing")
+
+
+def test_a_stage_whose_fleet_is_frozen_says_so(client: Client) -> None:
+    demo = Demo()
+    demo.first()
+    assert stage_view(stage=STAGE).healing_frozen == ()
+    Fleet.objects.update(frozen="fleet gb200-use1: 54 of 54 nodes went silent at once")
+    (frozen,) = {sentence for view in stages_view() for sentence in view.healing_frozen}
+    assert frozen.startswith("fleet gb200-use1: 54 of 54 nodes")
+    client.force_login(User.objects.create_user("eve"))
+    page = client.get(f"/stages/{STAGE}").content.decode()
+    assert "Healing is frozen." in page and "54 of 54 nodes went silent at once" in page
