@@ -30,6 +30,7 @@ urlpatterns: list[URLPattern] = [
     path("releases/<str:model>/<int:number>", releases.release, name="release"),
     path("stages/<str:model>/<str:name>", stage.stage, name="stage"),
     path("stages/<str:model>/<str:name>/charts", stage.stage_charts, name="stage-charts"),
+    path("stages/<str:model>/<str:name>/units", stage.stage_units, name="stage-units"),
     path("stages/<str:model>/<str:name>/rollback", actions.rollback, name="rollback"),
     re_path(r"^stages/(?P<model>[^/]+)/(?P<name>[^/]+)/rollout/(?P<action>promote|pause|resume)$", actions.act, name="rollout-act"),
     *slack_urlpatterns,

@@ -11,7 +11,7 @@ from fleets.selectors.routing import router_table, routers_view, routers_views, 
 from fleets.selectors.secrets import secret_names, secrets_view
 from fleets.selectors.snapshot import node_snapshot
 from fleets.selectors.standing import drain_plan, standing_units
-from fleets.selectors.units import units_view, units_views
+from fleets.selectors.units import service_views, units_view, units_views
 
 __all__ = [
     "UnitRoom",
@@ -30,6 +30,7 @@ __all__ = [
     "routers_views",
     "secret_names",
     "secrets_view",
+    "service_views",
     "standing_units",
     "table_generation",
     "unit_heads",

@@ -114,10 +114,11 @@ def routers_view(*, stage: str, now: datetime) -> RoutersView:
 def routers_views(*, stages: Collection[str], now: datetime) -> dict[str, RoutersView]:
     """The same for any number of stages, in two queries too."""
     states, live = route_states(stages=stages), live_routers(stages=stages, now=now)
-    return {stage: _routers_view(stage, states.get(stage), live[stage]) for stage in stages}
+    return {stage: routers_of(stage, states.get(stage), live[stage]) for stage in stages}
 
 
-def _routers_view(stage: str, state: RouteState | None, live: Sequence[Router]) -> RoutersView:
+def routers_of(stage: str, state: RouteState | None, live: Sequence[Router]) -> RoutersView:
+    """What the live routers of a stage have confirmed of its state."""
     inflight: Counter[str] = Counter()
     for router in live:
         inflight.update({release: int(count) for release, count in router.inflight.items()})

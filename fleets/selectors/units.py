@@ -9,9 +9,9 @@ from datetime import datetime
 from denvweb.core import wire
 from fleets.domain.protocol import UnitGauge
 from fleets.domain.types import PoolSpec, RankState
-from fleets.domain.views import PoolView, RankView, ReplicaState, ReplicaView, UnitView
+from fleets.domain.views import PoolView, RankView, ReplicaState, ReplicaView, RoutersView, UnitView
 from fleets.models import Router, RouteState
-from fleets.selectors.routing import live_routers, route_states
+from fleets.selectors.routing import live_routers, route_states, routers_of
 from fleets.selectors.unit_rows import RankRow, ReplicaRow, UnitRow, unit_rows
 
 
@@ -22,11 +22,19 @@ def units_view(*, stage: str, now: datetime) -> tuple[UnitView, ...]:
 
 def units_views(*, stages: Collection[str], now: datetime) -> dict[str, tuple[UnitView, ...]]:
     """The same for any number of stages, in three queries too."""
+    return {stage: units for stage, (units, _) in service_views(stages=stages, now=now).items()}
+
+
+def service_views(*, stages: Collection[str], now: datetime) -> dict[str, tuple[tuple[UnitView, ...], RoutersView]]:
+    """Units and routers of any number of stages, in three queries."""
     units: dict[str, list[UnitRow]] = {stage: [] for stage in stages}
     for unit in unit_rows(stages):
         units[unit.stage].append(unit)
-    routers, states = live_routers(stages=stages, now=now), route_states(stages=stages)
-    return {stage: _units_view(units[stage], routers[stage], states.get(stage)) for stage in stages}
+    live, states = live_routers(stages=stages, now=now), route_states(stages=stages)
+    return {
+        stage: (_units_view(units[stage], live[stage], states.get(stage)), routers_of(stage, states.get(stage), live[stage]))
+        for stage in stages
+    }
 
 
 def _units_view(units: Sequence[UnitRow], routers: Sequence[Router], state: RouteState | None) -> tuple[UnitView, ...]:

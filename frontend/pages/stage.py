@@ -13,11 +13,11 @@ from django.views.decorators.http import require_safe
 from denvweb.access import Action, access_stage, actions_of
 from denvweb.core import units
 from fleets.domain.views import FleetMap, UnitView
-from fleets.selectors import fleet_maps
+from fleets.selectors import fleet_maps, units_view
 from frontend import charts, evidence, gpumap, stagecharts, unitpic, words
 from frontend.gpumap import Tenant
 from frontend.pages.assets import plotly_version
-from frontend.pages.base import PageRequest, page, show
+from frontend.pages.base import PageRequest, page, show, whole
 from frontend.pages.overview import two_releases
 from metrics.domain.views import GroupView
 from metrics.selectors import metrics_view
@@ -121,11 +121,11 @@ def tenants(stages: Sequence[words.StageLook]) -> dict[str, Tenant]:
     return found
 
 
-def drawings(stage: StageView, maps: Sequence[FleetMap], figures: Sequence[GroupView]) -> tuple[unitpic.Drawing, ...]:
-    """All units of the stage, each with its figures and its domain."""
+def drawings(units: Sequence[UnitView], base: str, maps: Sequence[FleetMap], figures: Sequence[GroupView]) -> tuple[unitpic.Drawing, ...]:
+    """All units of a stage, each with its figures and its domain; `base` is the release that is not on trial."""
     by_unit = {group.group: group for group in figures}
     domains = {domain.domain: domain for fleet in maps for domain in fleet.domains}
-    who = tenants([stage])
+    who = {unit.unit: Tenant(unit.release, bool(base) and unit.release != base) for unit in units}
 
     def drawing(unit: UnitView) -> unitpic.Drawing:
         domain = domains.get(unit.domain)
@@ -133,7 +133,7 @@ def drawings(stage: StageView, maps: Sequence[FleetMap], figures: Sequence[Group
         nodes = len(domain.nodes) if domain else 0
         return unitpic.draw(unit, who[unit.unit].canary, by_unit.get(unit.unit), picture, nodes)
 
-    return tuple(drawing(unit) for unit in sorted(stage.units, key=lambda unit: unit.slot))
+    return tuple(drawing(unit) for unit in sorted(units, key=lambda unit: unit.slot))
 
 
 def _rollout_context(stage: StageView, now: datetime) -> dict[str, Any]:
@@ -149,8 +149,6 @@ def _rollout_context(stage: StageView, now: datetime) -> dict[str, Any]:
 
 
 def _living(stage: StageView, now: datetime, may: Collection[Action]) -> dict[str, Any]:
-    maps = fleet_maps(names=tuple({unit.fleet for unit in stage.units})) if stage.units else ()
-    figures = metrics_view(stage=stage.stage, span_s=_RATE_SPAN_S, by="unit", now=now)
     base, canary = two_releases(stage)
     return {
         "stage": stage,
@@ -158,8 +156,6 @@ def _living(stage: StageView, now: datetime, may: Collection[Action]) -> dict[st
         "canary": canary,
         "buttons": buttons(stage, may),
         "will": will(stage),
-        "drawings": drawings(stage, maps, figures.groups),
-        "per_s": figures.total.per_s,
         **_rollout_context(stage, now),
     }
 
@@ -197,3 +193,16 @@ def stage_charts(request: PageRequest, model: str, name: str) -> HttpResponse:
     marks = stagecharts.marks(head.stage, span, now)
     shown = [{"letter": mark.letter, "at": mark.at.strftime("%H:%M:%S"), "text": mark.text} for mark in marks]
     return JsonResponse({"charts": charts.plain(stagecharts.build(head, span, marks, now)), "marks": shown})
+
+
+@require_safe
+@page
+def stage_units(request: PageRequest, model: str, name: str) -> HttpResponse:
+    """The units as drawings, a part of the page with a life of its own; `base` is the release that the page has as not on trial."""
+    now, key = datetime.now(UTC), f"{model}/{name}"
+    access_stage(request.user, key)
+    units = units_view(stage=key, now=now)
+    maps = fleet_maps(names=tuple({unit.fleet for unit in units})) if units else ()
+    figures = metrics_view(stage=key, span_s=_RATE_SPAN_S, by="unit", now=now)
+    drawn = drawings(units, request.GET.get("base", ""), maps, figures.groups)
+    return whole(request, "_units", {"drawings": drawn, "per_s": figures.total.per_s})

@@ -46,6 +46,8 @@ def users_windows(*, stage: str, begin: datetime, end: datetime) -> QuerySet[Win
     """
     rows = Window.objects.filter(stage=stage, probe=False, start_at__lt=end)
     rolled_from = _ceil_to(begin, ROLLED_S)
+    if rolled_from + timedelta(seconds=ROLLED_S) > end:  # no 5-minute row is whole within the span
+        return rows.filter(seconds=WINDOW_S, start_at__gte=begin)
     newest = rows.filter(seconds=ROLLED_S, start_at__gte=rolled_from).aggregate(at=Max("start_at"))["at"]
     if newest is None:
         return rows.filter(seconds=WINDOW_S, start_at__gte=begin)

@@ -78,7 +78,7 @@ def _looks(rows: Sequence[Stage], windows: tuple[FreezeWindow, ...] = ()) -> lis
     """All of the stages, in a number of queries that does not grow with theirs."""
     now, keys, last = timezone.now(), [str(row) for row in rows], last_rollouts(list(rows))
     specs = [wire.from_plain(row.settings, StageSpec) for row in rows]
-    units, routers = fleets.units_views(stages=keys, now=now), fleets.routers_views(stages=keys, now=now)
+    services = fleets.service_views(stages=keys, now=now)
     bring_ups, views = bring_ups_of(rows), fleets_once()
     alarms = {key: spec.alarm_specs for key, spec in zip(keys, specs, strict=True)}
     figures = metrics.alarm_figures_by_stage(alarms=alarms, span_s=ALARM_SPAN_S, now=now)
@@ -86,8 +86,8 @@ def _looks(rows: Sequence[Stage], windows: tuple[FreezeWindow, ...] = ()) -> lis
         _Seen(
             row=row,
             spec=spec,
-            units=units[key],
-            routers=routers[key],
+            units=services[key][0],
+            routers=services[key][1],
             rollout=last.get(row.pk),
             state=state_of(last[row.pk]) if row.pk in last else None,
             windows=windows,
