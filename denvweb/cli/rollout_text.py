@@ -99,7 +99,10 @@ def verdict_row(verdict: AlarmVerdict) -> list[str]:
     rate = "-"
     if verdict.rate is not None and verdict.rate_low is not None and verdict.rate_high is not None:
         rate = f"{verdict.rate * 100:.2f}% ({verdict.rate_low * 100:.2f}-{verdict.rate_high * 100:.2f})"
-    health = "health proved" if verdict.healthy else f"health not yet, {_evidence(verdict.health)} of {verdict.health_needs:.0f}"
+    if verdict.over is not None:
+        health = f"against {verdict.baseline_k:g} of {verdict.baseline_n:,} on the release beside it"
+    else:
+        health = "health proved" if verdict.healthy else f"health not yet, {_evidence(verdict.health)} of {verdict.health_needs:.0f}"
     breach = f"evidence {_evidence(verdict.evidence)} : 1, rolls back at {verdict.trips_at:,.0f} : 1"
     return [verdict.alarm, f"n={verdict.n:,}", f"k={verdict.k:g}" if float(verdict.k).is_integer() else f"k={verdict.k:.1f}", rate,
             paint(breach, "bad" if verdict.tripped else ""), health]  # fmt: skip

@@ -20,6 +20,7 @@ PAGES = {
     "overview": "/",
     "stage": STAGE,
     "stage-back": "/stages/llama-70b/prod-us",
+    "stage-broken": "/stages/llama-70b/staging",
     "fleets": "/fleets",
     "releases": "/releases",
     "release": "/releases/ds-flash/8",

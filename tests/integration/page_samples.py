@@ -188,7 +188,9 @@ def broken_stage() -> StageView:
     """Between rollouts, over a limit."""
     sentence = "llama-70b/staging breaks its limit: ttft-p99: 486 of 6,000 requests over 1,500 ms (8.1%, 7.42-8.82%) in 5:00 min"
     told = f"{sentence}, for 4:00 min without a break; evidence over 1,000,000 : 1, told at 34,560 : 1"
-    return replace(stage("llama-70b/staging", "steady", 21), breaches=(BreachView("ttft-p99", ago(minutes=7), told),))
+    over = tuple(replace(alarm, state="over") if alarm.name == "ttft-p99" else alarm for alarm in alarms(ttft=1.9))
+    quiet = stage("llama-70b/staging", "steady", 21, on=(small_unit(),), fleet="h200-use1")
+    return replace(quiet, alarms=over, breaches=(BreachView("ttft-p99", ago(minutes=7), told),))
 
 
 def rollout(
@@ -412,7 +414,7 @@ def dry_run(state: str = "done", errors: bool = True) -> DryRunView:
     )  # fmt: skip
 
 
-def heads(model: str = "") -> tuple[StageHead, ...]:
+def heads(model: str = "", *, broken: bool = False) -> tuple[StageHead, ...]:
     """The same stages as lists see them."""
     same = ("stage", "model", "name", "fleets", "replicas", "state", "sentence", "release", "releases", "units_ready", "simulated")
     unit_same = ("unit", "slot", "stage", "release", "stopping", "ready", "complete", "routable", "detail")
@@ -423,7 +425,7 @@ def heads(model: str = "") -> tuple[StageHead, ...]:
             rollout=view.rollout if view.rollout and view.rollout.active else None,
             units=tuple(UnitHead(**{name: getattr(unit, name) for name in unit_same}) for unit in view.units),
         )
-        for view in stages()
+        for view in (*stages(), *([broken_stage()] if broken else []))
         if model in ("", view.model)
     )
 
@@ -456,7 +458,7 @@ def patch_all(patch: Callable[[str, object], object]) -> None:
 
     def one_head(*, stage: str) -> StageHead:
         one_stage(stage=stage)
-        return next(head for head in heads() if head.stage == stage)
+        return next(head for head in heads(broken=True) if head.stage == stage)
 
     pages = "frontend.pages"
     for module in ("events", "releases"):
