@@ -142,7 +142,7 @@ def _fewer_replicas(spec: UnitSpec) -> Iterator[UnitSpec]:
 def _fewer_gpus(spec: UnitSpec) -> Iterator[UnitSpec]:
     """One replica a role, its GPUs halved again and again; a pool that had the larger engines keeps them, or equal ones at last."""
     shapes = []
-    for each in product(*(_halves(pool.gpus) for pool in spec.pools)):
+    for each in product(*(_halves(pool.gpus, pool.min_gpus) for pool in spec.pools)):
         shape = _with(spec, [replace(pool, replicas=1, gpus=gpus) for pool, gpus in zip(spec.pools, each, strict=True)])
         equal = _became_equal(spec, shape)
         if equal is not None:
@@ -150,9 +150,9 @@ def _fewer_gpus(spec: UnitSpec) -> Iterator[UnitSpec]:
     return iter([shape for *_, shape in sorted(shapes, key=lambda one: one[:3])][:_MAX_SHAPES])
 
 
-def _halves(gpus: int) -> list[int]:
+def _halves(gpus: int, least: int) -> list[int]:
     sizes = [gpus]
-    while sizes[-1] % 2 == 0:
+    while sizes[-1] % 2 == 0 and sizes[-1] // 2 >= least:
         sizes.append(sizes[-1] // 2)
     return sizes
 

@@ -127,6 +127,7 @@ class PoolSpec:
     generation: str
     engine: EngineSpec
     least: int | None = None  # None: all of them
+    min_gpus: int = 1  # of one replica, as its recipe wants: no hint goes below it
 
     @property
     def needed(self) -> int:

@@ -29,8 +29,8 @@ def take(fleets: Sequence[FleetView], placement: UnitPlacement) -> Fleets:
 
 
 def give(fleets: Sequence[FleetView], placement: UnitPlacement) -> Fleets:
-    """The fleets with a placement's GPUs free again."""
-    return _map_nodes(fleets, placement, lambda node, gpus: tuple(sorted({*node.free, *gpus})))
+    """The fleets with a placement's GPUs free again, but for those that are broken or held by others by now."""
+    return _map_nodes(fleets, placement, lambda node, gpus: tuple(sorted({*node.free, *gpus} - {*node.unfit})))
 
 
 def is_free(fleets: Sequence[FleetView], placement: UnitPlacement) -> bool:

@@ -83,5 +83,6 @@ def _pool(release: ReleaseSpec, recipe: Recipe, release_key: str, role: Role, to
         release=release_key,
         generation=pool_generation(role, topology.gpus, engine, recipe),
         engine=engine,
+        min_gpus=recipe.roles.get(role, RoleRules()).min_gpus,
         least=topology.min_replicas if topology.max_replicas > topology.min_replicas else None,
     )

@@ -201,3 +201,26 @@ def test_an_engine_that_could_not_be_started_on_real_nodes_says_so() -> None:
     assert "serve-command" in found[0].sentence
     command = "engine: { prefill: { serve-command: 'my-server --port {port}' }, decode: { serve-command: 'my-server --port {port}' } }"
     assert "option-missing" not in codes(DS_FLASH.replace("stages:", f"  {command}\nstages:"), real)
+
+
+def test_several_fleets_are_used_in_the_order_that_the_stage_names_them() -> None:
+    one, two = fleet("gb200-a", "GB200", 1, 18, 4), fleet("gb200-b", "GB200", 2, 18, 4)
+    orders = {"gb200-b, gb200-a": "gb200-b/d01, unit 2 on gb200-b/d02", "gb200-a, gb200-b": "gb200-a/d01, unit 2 on gb200-b/d01"}
+    for order, places in orders.items():
+        _, stage = look(DS_FLASH.replace("[gb200-use1]", f"[{order}]"), world(one, two))
+        assert stage.findings[0].sentence.startswith(f"unit 1 on {places}")
+    crowded = DS_FLASH.replace("[gb200-use1]", "[gb200-a, gb200-b]").replace("    replicas: 2", "    replicas: 9")
+    refusals = [finding for finding in look(crowded, world(one, two))[1].findings if finding.severity == "error"]
+    assert len(refusals) == 2, "each fleet says why it takes no more"
+
+
+def test_what_a_fleet_may_not_give_out_is_in_the_arithmetic() -> None:
+    nodes = list(GB200.domains[0].nodes)
+    nodes[0] = replace(nodes[0], free=(2, 3), unfit=(0, 1), foreign=(1,))
+    nodes[1] = replace(nodes[1], cordoned=True)
+    worn = replace(GB200, domains=(replace(GB200.domains[0], nodes=tuple(nodes)),))
+    finding = codes(DS_FLASH.replace("    replicas: 2", "    replicas: 1"), world(worn))["no-free-domain"]
+    assert finding.arithmetic == (
+        "2 prefill x 4 + 1 decode x 64 = 72; the freest of 1 domain has 66, short by 6; 1 node is silent or cordoned; 1 GPU is broken; "
+        "1 GPU is held by processes that are not denv's"
+    )

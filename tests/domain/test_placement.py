@@ -305,3 +305,11 @@ def test_the_shape_of_a_hint_fits_when_it_is_asked_for(view: FleetView, spec: Un
     )
     placed(place_unit(replace(spec, pools=pools), [view]))
     assert all(memory_fit(each.engine.shape, GPUS["H200"], each.gpus, role=each.role).fits for each in pools)
+
+
+def test_a_hint_keeps_to_the_least_that_the_recipe_takes() -> None:
+    assert refused(place_unit(BIG, [H200])).fits == "1P1D of 2 + 4 GPUs in h200-use1"
+    wants = replace(BIG, pools=tuple(replace(each, min_gpus=4) for each in BIG.pools))
+    assert refused(place_unit(wants, [H200])).fits == "1P1D of 4 + 4 GPUs in h200-use1"
+    more = replace(BIG, pools=tuple(replace(each, min_gpus=8 if each.role is Role.DECODE else 1) for each in BIG.pools))
+    assert refused(place_unit(more, [H200])).fits == "", "decode of 8 GPUs leaves none of an HGX for prefill"

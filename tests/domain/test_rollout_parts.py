@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleets.domain.types import DomainView, FleetView, NodeView, RankPlacement, ReplicaPlacement, Role, UnitPlacement
 from fleets.domain.views import RoutersView
 from metrics.domain.views import AlarmVerdict
 from releases.domain.gates import Ruling, hold_over, judge
 from releases.domain.rollout_heal import Healing, Steady, heal
 from releases.domain.rollout_preflight import Way, preflight
+from releases.domain.rollout_room import give
 from releases.domain.rollout_types import CreateUnit, Reason, SetRoutable, SetWeights, StopUnit
 from releases.domain.spec_types import RolloutPolicy
 from tests.domain.rollout_world import NEW, OLD, POLICY, STAGE, World, unit_spec, verdict
@@ -170,3 +172,10 @@ def test_a_larger_unit_is_only_renamed_where_it_fits() -> None:
     wider = unit_spec(8)
     wider = replace(wider, pools=(replace(wider.pools[0], replicas=3), wider.pools[1]))
     assert World(new=wider, policy=RolloutPolicy()).plan.refusal is not None
+
+
+def test_gpus_that_broke_meanwhile_do_not_come_free_with_their_unit() -> None:
+    node = NodeView("n1", 4, free=(), unfit=(1,))
+    fleet = FleetView("f", "GB200", (DomainView("f/d01", (node,)),))
+    where = UnitPlacement("f", "f/d01", (ReplicaPlacement(Role.AGGREGATED, 0, (RankPlacement("n1", (0, 1, 2, 3)),)),))
+    assert give((fleet,), where)[0].domains[0].nodes[0].free == (0, 2, 3)
