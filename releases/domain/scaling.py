@@ -47,22 +47,26 @@ def shape_text(counts: Counts) -> str:
 
 def checked(spec: StageSpec, asked: Counts) -> None:
     """Refuse numbers outside the ranges, all at once, each with its cure. InvalidError `outside-range`."""
-    bounds, fields = bounds_of(spec), {}
+    bounds, sentences, fields = bounds_of(spec), [], {}
     for knob, count in asked.items():
         if knob not in bounds:
-            pools = ", ".join(one.value for one in bounds)
-            fields[knob.value] = [f"this stage has no {knob.value} to count; it has {pools}"]
+            sentences.append(f"this stage has no {knob.value} to count; it has {', '.join(bounds)}")
+            fields[knob.value] = ["not a number of this stage"]
         elif bounds[knob].clamp(count) != count:
-            fields[knob.value] = [_outside(spec, knob, count, bounds[knob])]
+            sentences.append(_outside(spec, knob, count, bounds[knob]))
+            fields[knob.value] = [f"must be {_allowed(bounds[knob])}"]
     if fields:
-        detail = "; ".join(sentence for found in fields.values() for sentence in found)
-        raise InvalidError(f"Not scaled: {detail}.", code="outside-range", fields=fields)
+        raise InvalidError(f"Not scaled: {'; '.join(sentences)}.", code="outside-range", fields=fields)
+
+
+def _allowed(bounds: Bounds) -> str:
+    return f"{bounds.least}, as the release has it" if bounds.fixed else f"{bounds.least} to {bounds.most}, as the release has it"
 
 
 def _outside(spec: StageSpec, knob: Knob, count: int, bounds: Bounds) -> str:
+    if count < 1:
+        return f"{knob.value} cannot be {count}; there is always at least one"
     least, most = min(count, bounds.least), max(count, bounds.most)
     path = f"stages.{spec.name}.replicas" if knob is Knob.UNITS else f"{knob.value}.replicas"
-    allowed = f"fixed at {bounds.least}" if bounds.fixed else f"kept between {bounds.least} and {bounds.most}"
-    if count < 1:
-        return f"{knob.value}: {count} will not do; there is always at least one"
-    return f"{knob.value}: {count} is not allowed, the release has it {allowed}; release it with `{path}: {{ min: {least}, max: {most} }}`"
+    cure = f"to change that, release it with `{path}: {{ min: {least}, max: {most} }}`"
+    return f"{knob.value} {count} is not allowed, it must be {_allowed(bounds)}; {cure}"

@@ -96,8 +96,9 @@ def test_outside_the_range_it_takes_a_release() -> None:
     with pytest.raises(InvalidError) as refused:
         _scale(prefill=4, units=2)
     assert refused.value.code == "outside-range"
-    assert "prefill.replicas: { min: 1, max: 4 }" in refused.value.fields["prefill"][0]
-    assert "stages.prod-us.replicas: { min: 1, max: 2 }" in refused.value.fields["units"][0] and "fixed at 1" in refused.value.detail
+    assert "prefill.replicas: { min: 1, max: 4 }" in refused.value.detail
+    assert "stages.prod-us.replicas: { min: 1, max: 2 }" in refused.value.detail
+    assert refused.value.fields["units"] == ["must be 1, as the release has it"]
     assert not StageScale.objects.filter(wanted__prefill=4).exists()
 
 
