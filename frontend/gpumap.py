@@ -129,8 +129,8 @@ def _tile(tone: str, residents: tuple[Resident, ...]) -> str:
     return "f" if not residents else "c" if any(resident.canary for resident in residents) else "b"
 
 
-def draw(domain: DomainMap, tenants: Tenants) -> Picture:
-    """The picture of a domain whose units are `tenants`."""
+def draw(domain: DomainMap, tenants: Tenants, *, cells: bool = True) -> Picture:
+    """The picture of a domain whose units are `tenants`; without `cells` only what its tile says."""
     columns = sum(_columns(node) for node in domain.nodes)
     rows = max((min(ROWS_MAX, len(node.cells)) for node in domain.nodes), default=1)
     used = sum(cell.state == "used" for node in domain.nodes for cell in node.cells)
@@ -144,7 +144,7 @@ def draw(domain: DomainMap, tenants: Tenants) -> Picture:
         domain=domain.domain,
         viewbox=f"-1 -1 {columns * PITCH} {rows * PITCH}",
         # Only numbers and fixed words were put together above: nothing that anybody typed.
-        svg=mark_safe("".join(_cells(domain, tenants))),
+        svg=mark_safe("".join(_cells(domain, tenants)) if cells else ""),
         label=f"{name}: {who or 'free'}{'; ' + troubles if troubles else ''}",
         tone=tone,
         headline=headline or "0 free",

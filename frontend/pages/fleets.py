@@ -20,6 +20,7 @@ from frontend.pages.stage import tenants
 from frontend.words import Badge
 from releases.selectors.heads import stage_heads
 
+_READY_SHOWN = 100  # nodes; the others are asked for
 DENSE_ABOVE = 12  # domains of one fleet
 _TILE_WORDS = {"x": "a node lost", "s": "silent", "c": "with a canary", "b": "in use", "f": "free"}
 _TILE_MARKS = {"x": "×", "s": "?", "c": "c", "b": "", "f": ""}
@@ -81,7 +82,7 @@ def _counts(fleet: FleetMap) -> tuple[int, int]:
 
 
 def _tile(domain: DomainMap, who: Tenants) -> Tile:
-    picture = gpumap.draw(domain, who)
+    picture = gpumap.draw(domain, who, cells=False)
     return Tile(picture.tile, _TILE_MARKS[picture.tile], f"{picture.label}, {_TILE_WORDS[picture.tile]}", picture.name)
 
 
@@ -160,6 +161,8 @@ def fleets(request: PageRequest) -> HttpResponse:
     who = tenants(seen_stages(request, stage_heads(simulated=frozenset())))
     blocks = [block(fleet, who) for fleet in maps]
     rows = node_rows(maps)
+    ready = [row for row in rows if row.ready]
+    every = request.GET.get("nodes") == "all"
     return show(
         request,
         "fleets",
@@ -171,6 +174,8 @@ def fleets(request: PageRequest) -> HttpResponse:
             "headline": _headline(blocks),
             "hole": _largest_hole(maps),
             "troubled": [row for row in rows if not row.ready],
-            "ready": [row for row in rows if row.ready],
+            "ready": ready if every else ready[:_READY_SHOWN],
+            "ready_count": len(ready),
+            "every": every,
         },
     )
