@@ -65,7 +65,7 @@ class AccessLog:
             "unit": key.unit if key else "",
             "route": str(key.route.value) if key else "",
             "reason": str(job.reason),
-            "probe": job.pin is not None or job.only is not None,
+            "probe": job.made_here,
             "queue_ms": _ms(job.start_s, job.queued_s),
             "prefill_ms": _ms(job.queued_s, job.prefill_s),
             "ttft_ms": _ms(job.start_s, job.first_s),

@@ -68,7 +68,7 @@ class Job(Wanted, Whole):
         services = self._services
         choice = self._choice = services.stage.choose(self)
         if choice is None:
-            self.series = services.nowhere(probe=self.pin is not None or self.only is not None, only=self.only)
+            self.series = services.nowhere(probe=self.made_here, only=self.only)
             self.refuse(503, "no-unit", "no serving unit can take this request now", retry_after_s=2)
             return
         services.stage.enter(choice)
@@ -492,11 +492,5 @@ class Job(Wanted, Whole):
 
     def _series(self, choice: Choice, route: Route) -> Series:
         spec = choice.unit.spec
-        return self._services.telemetry.series(
-            spec.unit,
-            self.prefill_release or spec.prefill_release,
-            choice.decode.release,
-            route,
-            self.pin is not None or self.only is not None,
-            self.pin is None,
-        )
+        prefill, own = self.prefill_release or spec.prefill_release, self.made_here
+        return self._services.telemetry.series(spec.unit, prefill, choice.decode.release, route, own, self.pin is None)

@@ -146,7 +146,7 @@ class Pipeline:
             self.tracer.end(job)
         if not jobs:
             self.idle.set()
-        if (job.pin is not None or job.only is not None) and (done := self._probes.get(job)) is not None and not done.done():
+        if job.made_here and (done := self._probes.get(job)) is not None and not done.done():
             done.set_result(None)
 
     def _session_point(self, head: RequestHead) -> float | None:

@@ -31,6 +31,11 @@ class Wanted(Reply):
         self._blocks: Blocks | None = None
 
     @property
+    def made_here(self) -> bool:
+        """Made by denv, and never in users' figures."""
+        return self.pin is not None or self.only is not None
+
+    @property
     def blocks(self) -> Blocks:
         """The prompt's hashes, made when they are first looked at."""
         if self._blocks is None:

@@ -17,10 +17,10 @@ from math import exp, log1p
 from denvweb.core.units import format_duration
 from metrics.domain.alarm import NOTHING, plus
 from metrics.domain.alarm_text import ERROR_RATE
-from metrics.domain.beta import interval
 from metrics.domain.evidence import as_ratio, bets_size, log_increments, log_weighted, plainly_broken
 from metrics.domain.spell import LASTS_S, Spell, spell_look
 from metrics.domain.types import AlarmCount, AlarmSpec
+from metrics.domain.verdict import counted_verdict
 from metrics.domain.verdict_text import counted_text, ratio_text
 from metrics.domain.views import AlarmVerdict
 
@@ -100,27 +100,10 @@ def steady_sentence(spec: AlarmSpec, state: SteadyState, *, alarms: int) -> str:
 
 def steady_verdict(spec: AlarmSpec, state: SteadyState, *, alarms: int) -> AlarmVerdict:
     """The figures of the last five minutes with the evidence of all of it."""
-    count = _sum(state.recent)
-    low, high = interval(count.n, count.k) if count.n else (None, None)
-    return AlarmVerdict(
-        alarm=spec.name,
-        metric=spec.metric,
-        limit_s=spec.limit_s,
-        limit=spec.limit,
-        p0=spec.p0,
-        n=count.n,
-        k=count.k,
-        rate=count.k / count.n if count.n else None,
-        rate_low=low,
-        rate_high=high,
-        evidence=as_ratio(log_weighted(spec, state.logs)) if state.logs else 1.0,
-        trips_at=pages_at(alarms),
-        tripped=state.breached_at is not None,
-        health=0.0,
-        health_needs=0.0,
-        healthy=False,
-        lasted_s=state.over.lasted_s,
-    )
+    evidence = log_weighted(spec, state.logs) if state.logs else 0.0
+    broken = state.breached_at is not None
+    found = counted_verdict(spec, _sum(state.recent), log_evidence=evidence, trips_at=pages_at(alarms), tripped=broken)
+    return replace(found, lasted_s=state.over.lasted_s)
 
 
 def _sum(counts: Sequence[AlarmCount]) -> AlarmCount:

@@ -112,52 +112,10 @@ def _fell(before: AlarmCount, now: AlarmCount) -> bool:
     return now.n < before.n or now.k < before.k - 1e-6
 
 
-def verdict_of(spec: AlarmSpec, state: JudgeState, arms: Arms, *, alpha: float, fresh: bool) -> AlarmVerdict:
-    """The verdict on a state that has looked at `arms`. Without fresh figures nothing counts as healthy."""
-    count = arms.canary
-    if spec.over is not None:
-        return _compared(spec, state, arms, alpha=alpha, fresh=fresh)
+def counted_verdict(spec: AlarmSpec, count: AlarmCount, *, log_evidence: float, trips_at: float, tripped: bool) -> AlarmVerdict:
+    """What every verdict says: the counts with their interval, and the evidence. Of health and of a baseline nothing is said yet."""
     low, high = interval(count.n, count.k) if count.n else (None, None)
-    log_evidence, log_health = log_arm_evidence(spec, state.canary), log_health_of(spec, count)
-    at_once = spec.metric == ERROR_RATE and plainly_broken(count.n, count.k)
-    with_baseline = arms.baseline is not None
-    lasted_s = None if with_baseline else state.spell.lasted_s
-    counts = lasted_s is None or lasted_s >= LASTS_S
-    verdict = AlarmVerdict(
-        alarm=spec.name,
-        metric=spec.metric,
-        limit_s=spec.limit_s,
-        limit=spec.limit,
-        p0=spec.p0,
-        n=count.n,
-        k=count.k,
-        rate=count.k / count.n if count.n else None,
-        rate_low=low,
-        rate_high=high,
-        evidence=as_ratio(log_evidence),
-        trips_at=1 / alpha,
-        tripped=at_once or (counts and log_evidence >= -log(alpha)),
-        health=as_ratio(log_health),
-        health_needs=HEALTH_NEEDS,
-        healthy=fresh and log_health >= log(HEALTH_NEEDS),
-        baseline_n=state.baseline.seen.n if with_baseline else 0,
-        baseline_k=state.baseline.seen.k if with_baseline else 0.0,
-        baseline_breaching=with_baseline and log_arm_evidence(spec, state.baseline) >= -log(alpha),
-        relative_evidence=as_ratio(log_relative_evidence(state.relative)) if with_baseline else None,
-        fresh=fresh,
-        synthetic=spec.synthetic,
-        at_once=at_once,
-        lasted_s=lasted_s,
-    )
-    return replace(verdict, sentence=sentence_of(verdict))
-
-
-def _compared(spec: AlarmSpec, state: JudgeState, arms: Arms, *, alpha: float, fresh: bool) -> AlarmVerdict:
-    """The verdict on a comparison. It has no proof of health of its own: a hold needs its `min-requests` without a breach."""
-    count, baseline = arms.canary, state.relative.baseline
-    low, high = interval(count.n, count.k) if count.n else (None, None)
-    evidence = log_relative_evidence(state.relative)
-    verdict = AlarmVerdict(
+    return AlarmVerdict(
         alarm=spec.name,
         metric=spec.metric,
         limit_s=spec.limit_s if spec.base_s is None or spec.over is None else spec.base_s * spec.over,
@@ -170,16 +128,47 @@ def _compared(spec: AlarmSpec, state: JudgeState, arms: Arms, *, alpha: float, f
         rate=count.k / count.n if count.n else None,
         rate_low=low,
         rate_high=high,
-        evidence=as_ratio(evidence),
-        trips_at=1 / alpha,
-        tripped=evidence >= -log(alpha),
+        evidence=as_ratio(log_evidence),
+        trips_at=trips_at,
+        tripped=tripped,
         health=0.0,
         health_needs=HEALTH_NEEDS,
         healthy=False,
-        baseline_n=baseline.n,
-        baseline_k=baseline.k,
-        relative_evidence=as_ratio(evidence),
-        fresh=fresh,
         synthetic=spec.synthetic,
     )
-    return replace(verdict, sentence=sentence_of(verdict))
+
+
+def verdict_of(spec: AlarmSpec, state: JudgeState, arms: Arms, *, alpha: float, fresh: bool) -> AlarmVerdict:
+    """The verdict on a state that has looked at `arms`. Without fresh figures nothing counts as healthy."""
+    found = _compared(spec, state, arms, alpha) if spec.over is not None else _limited(spec, state, arms, alpha, fresh)
+    found = replace(found, fresh=fresh)
+    return replace(found, sentence=sentence_of(found))
+
+
+def _limited(spec: AlarmSpec, state: JudgeState, arms: Arms, alpha: float, fresh: bool) -> AlarmVerdict:
+    """Of an alarm that has a limit."""
+    count = arms.canary
+    log_evidence, log_health = log_arm_evidence(spec, state.canary), log_health_of(spec, count)
+    at_once = spec.metric == ERROR_RATE and plainly_broken(count.n, count.k)
+    with_baseline = arms.baseline is not None
+    lasted_s = None if with_baseline else state.spell.lasted_s
+    lasts = lasted_s is None or lasted_s >= LASTS_S
+    tripped = at_once or (lasts and log_evidence >= -log(alpha))
+    return replace(
+        counted_verdict(spec, count, log_evidence=log_evidence, trips_at=1 / alpha, tripped=tripped),
+        health=as_ratio(log_health),
+        healthy=fresh and log_health >= log(HEALTH_NEEDS),
+        baseline_n=state.baseline.seen.n if with_baseline else 0,
+        baseline_k=state.baseline.seen.k if with_baseline else 0.0,
+        baseline_breaching=with_baseline and log_arm_evidence(spec, state.baseline) >= -log(alpha),
+        relative_evidence=as_ratio(log_relative_evidence(state.relative)) if with_baseline else None,
+        at_once=at_once,
+        lasted_s=lasted_s,
+    )
+
+
+def _compared(spec: AlarmSpec, state: JudgeState, arms: Arms, alpha: float) -> AlarmVerdict:
+    """Of a comparison. It has no proof of health of its own: a hold needs its `min-requests` without a breach."""
+    evidence, baseline = log_relative_evidence(state.relative), state.relative.baseline
+    found = counted_verdict(spec, arms.canary, log_evidence=evidence, trips_at=1 / alpha, tripped=evidence >= -log(alpha))
+    return replace(found, baseline_n=baseline.n, baseline_k=baseline.k, relative_evidence=as_ratio(evidence))
