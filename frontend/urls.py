@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib.auth import views as auth
 from django.urls import URLPattern, path, re_path
 
-from frontend.pages import access, actions, assets, events, fleets, nodes, overview, recipes, releases, settings, stage
+from frontend.pages import access, actions, assets, events, fleets, nodes, overview, recipes, releases, settings, stage, whatif
 from frontend.pages.login import LoginView
 from frontend.slack.urls import urlpatterns as slack_urlpatterns
 
@@ -29,6 +29,8 @@ urlpatterns: list[URLPattern] = [
     path("releases/dry-runs/<str:dry_run>", releases.dry_run, name="dry-run"),
     path("releases/<str:model>/<int:number>", releases.release, name="release"),
     path("stages/<str:model>/<str:name>", stage.stage, name="stage"),
+    path("stages/<str:model>/<str:name>/what-if", whatif.what_if, name="what-if"),
+    path("stages/<str:model>/<str:name>/ratio", whatif.ratio, name="ratio"),
     path("stages/<str:model>/<str:name>/charts", stage.stage_charts, name="stage-charts"),
     path("stages/<str:model>/<str:name>/units", stage.stage_units, name="stage-units"),
     path("stages/<str:model>/<str:name>/rollback", actions.rollback, name="rollback"),

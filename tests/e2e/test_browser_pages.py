@@ -19,6 +19,7 @@ STAGE = "/stages/ds-flash/prod-us?range=60"
 PAGES = {
     "overview": "/",
     "stage": STAGE,
+    "what-if": f"{STAGE.partition('?')[0]}/what-if",
     "stage-back": "/stages/llama-70b/prod-us",
     "stage-broken": "/stages/llama-70b/staging",
     "fleets": "/fleets",
@@ -66,7 +67,7 @@ def check_looks(browser: Browser) -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_nothing_and_nothing_scrolls_sideways(browser: Browser, live_server: LiveServer, name: str) -> None:
     browser.driver.get(live_server.url + PAGES[name])
-    if name.startswith("stage"):
+    if name.startswith(("stage", "what-if")):
         browser.wait(lambda: browser.run("return document.querySelectorAll('.plot .main-svg').length"))
     check_looks(browser)
     expected = ["404"] if name == "missing" else []

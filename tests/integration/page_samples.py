@@ -8,6 +8,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from denvweb.core.errors import NotFoundError
+from fleets.domain.hardware import GPUS
+from fleets.domain.simulator.types import Limits, PoolShape, StageShape
 from fleets.domain.types import NodeState, Role
 from fleets.domain.views import (
     DomainMap,
@@ -26,6 +28,9 @@ from fleets.domain.views import (
 from metrics.domain.glance import NAMES, POINTS, STEP_S, GlanceView, Values
 from metrics.domain.types import Metric
 from metrics.domain.views import AlarmVerdict, BreachView, EventView, FrameView, GroupView, LatencyView, LineView, MetricsView
+from releases.catalog import catalog
+from releases.domain.scaling_views import ScaleView
+from releases.domain.serving import process_of, serving_of
 from releases.domain.views import (
     AlarmView,
     DryRunView,
@@ -38,6 +43,7 @@ from releases.domain.views import (
     StagePlanView,
     StageView,
 )
+from releases.selectors.ground import Ground
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 YAML = """\
@@ -447,6 +453,20 @@ def glances() -> dict[str, GlanceView]:
     return found
 
 
+def ground(*, stage: str) -> Ground:
+    """What the demo's stage is sized on: two units of 2P1D on GB200, 60 requests a second measured."""
+    known = catalog()["deepseek-v4.1-flash/deepinfer@3"]
+    serving = serving_of(known, GPUS["GB200"], simulated=True)
+    pools = (PoolShape(Role.PREFILL, 2, 4, 64, 16_384), PoolShape(Role.DECODE, 1, 64, 256))
+    shape = StageShape(serving.model, serving.gpu, 2, pools)
+    return Ground(serving, shape, Limits(1.5, 0.06), process_of(60.0, 4000, 300, 0.3))
+
+
+def scale(*, stage: str) -> ScaleView:
+    """Its ratio, before anything was decided about it."""
+    return ScaleView(stage, "auto", "2P1D", "", (), "", None)
+
+
 def patch_all(patch: Callable[[str, object], object]) -> None:
     """Put the samples where the pages read; `patch` is `monkeypatch.setattr`."""
 
@@ -461,6 +481,8 @@ def patch_all(patch: Callable[[str, object], object]) -> None:
         return next(head for head in heads(broken=True) if head.stage == stage)
 
     pages = "frontend.pages"
+    patch(f"{pages}.whatif.sizing_ground", ground)
+    patch(f"{pages}.whatif.scale_view", scale)
     for module in ("events", "releases"):
         patch(f"{pages}.{module}.stage_rows", lambda: [view.stage for view in stages()])
     for module in ("overview", "fleets", "releases"):

@@ -16,6 +16,7 @@ PAGES = {
     "/stages/ds-flash/prod-us": "Canary 10%",
     "/stages/kimi-k2/prod-us": "Waits for approval",
     "/stages/llama-70b/prod-us": "Rolling back to 21",
+    "/stages/ds-flash/prod-us/what-if": "is the bottleneck of the advised shape",
     "/stages/ds-flash/prod-us/rollback": "Roll ds-flash/prod-us back to release 7?",
     "/fleets": "2 fleets, 248 GPUs",
     "/releases": "Releases of 3 models",
@@ -26,7 +27,7 @@ PAGES = {
     "/access": "Who may do what",
     "/settings": "API tokens",
 }
-LIVING = [path for path in PAGES if not path.endswith(("/rollback", "/new"))]
+LIVING = [path for path in PAGES if not path.endswith(("/rollback", "/new", "/what-if"))]
 INLINE = re.compile(
     r"""<[^>]+\s(?:style|on\w+)\s*=|<style|javascript:|<script(?![^>]*\ssrc=)(?![^>]*type="application/json")""", re.IGNORECASE
 )

@@ -57,7 +57,7 @@ def play(shape: StageShape, need: Need, steady: Steady, make_draws: MakeDraws, *
         return simulate(shape, need.arrivals[:_MOST_OF_TRACE], run)
     units = min(shape.units, _MOST_UNITS)
     process = replace(need.process, rate_per_s=need.process.rate_per_s * units / shape.units)
-    arrivals: Iterable[Arrival] = drawn(process, requests, make_draws(2))
+    arrivals: Iterable[Arrival] = drawn(process, need.requests or requests, make_draws(2))
     warm = replace(run, warm_batch=steady.batch, warm_input_tokens=steady.input_tokens, warm_output_tokens=steady.output_tokens)
     return simulate(replace(shape, units=units), arrivals, warm)
 

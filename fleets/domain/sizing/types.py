@@ -50,6 +50,7 @@ class Need:
     process: Process
     limits: Limits
     arrivals: Sequence[Arrival] = ()
+    requests: int | None = None  # that one simulation draws; None: enough for a p99 that can be relied on
 
     @property
     def tokens_per_day(self) -> float:

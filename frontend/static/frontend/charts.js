@@ -4,6 +4,7 @@
   'use strict';
   const holder = document.querySelector('[data-charts]');
   if (!holder) return;
+  const inline = holder.dataset.figures;  // the id of figures that are in the page itself
   let charts = [], busy = false, askedAt = 0;
 
   // ---- colours ------------------------------------------------------------------------------------------------------
@@ -42,9 +43,9 @@
     const { data, unit } = chart.figure;
     const make = (tag, text, cls) => { const el = document.createElement(tag); el.textContent = text; if (cls) el.className = cls; return el; };
     const head = document.createElement('tr');
-    ['UTC', ...data.map((s) => (unit ? `${s.name}, ${unit}` : s.name))].forEach((text, i) => { const th = make('th', text, i ? 'num' : ''); th.scope = 'col'; head.append(th); });
+    [chart.figure.across ?? 'UTC', ...data.map((s) => (unit ? `${s.name}, ${unit}` : s.name))].forEach((text, i) => { const th = make('th', text, i ? 'num' : ''); th.scope = 'col'; head.append(th); });
     const rows = data[0].x.map((x, i) => {
-      const tr = document.createElement('tr'), th = make('th', x.slice(11, 19));
+      const tr = document.createElement('tr'), th = make('th', typeof x === 'string' ? x.slice(11, 19) : number(x));
       th.scope = 'row'; tr.append(th, ...data.map((s) => make('td', number(s.y[i]), 'num')));
       return tr;
     }).reverse();
@@ -80,20 +81,24 @@
   }
 
   // ---- again, while somebody looks --------------------------------------------------------------------------------------
+  async function asked() {
+    const reply = await fetch(holder.dataset.charts, { redirect: 'error' });
+    if (!reply.ok) throw new Error(String(reply.status));
+    return reply.json();
+  }
   async function refresh(first) {
     const now = Date.now();
-    if (busy || (first !== true && now - askedAt < Number(holder.dataset.every) - 200)) return;
+    if (busy || (inline && first !== true) || (first !== true && now - askedAt < Number(holder.dataset.every) - 200)) return;
     busy = true; askedAt = now;
     try {
-      const reply = await fetch(holder.dataset.charts, { redirect: 'error' });
-      if (!reply.ok) throw new Error(String(reply.status));
-      const fresh = await reply.json();
+      const fresh = inline ? JSON.parse(document.getElementById(inline).textContent) : await asked();
       charts = fresh.charts;
       if (first === true || globalThis.denvLive?.wanted()) { drawAll(); showMarks(fresh.marks); }
     } catch { globalThis.denvLive?.unanswered(); } finally { busy = false; }
   }
 
   document.body.addEventListener('denv:refresh', refresh);
+  if (inline) document.body.addEventListener('htmx:afterSettle', (event) => { if (event.target.querySelector?.(`#${inline}`)) refresh(true); });
   document.addEventListener('denv:theme', () => { cache = new Map(); drawAll(); });
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { cache = new Map(); drawAll(); });
   for (const box of document.querySelectorAll('[data-chart]')) {
