@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "simulate": ("denvweb.cli.sizing", "simulate", "Play a trace against a shape that does not exist yet"),
     "agent": ("denvweb.cli.programs", "agent", "Run the agent of a node"),
     "router": ("denvweb.cli.programs", "router", "Run the router of a stage"),
+    "reconcile": ("denvweb.cli.programs", "reconcile", "Run the reconcilers without Celery, or beside it"),
     "engine": ("denvweb.cli.programs", "engine", "Run a simulated engine"),
     "completion": ("denvweb.cli.access", "completion", "Print the shell completion script"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -39,6 +40,14 @@ def router(args: tuple[str, ...]) -> None:
     from fleets.router.main import main
 
     sys.exit(main(list(args)))
+
+
+@click.command(context_settings=_PASS_ON)
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def reconcile(args: tuple[str, ...]) -> None:
+    """Run the reconcilers in a loop, without Celery or a broker; --once for a single look."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "denvweb.settings")
+    os.execv(sys.executable, [sys.executable, "-m", "django", "reconcile", *args])
 
 
 @click.group()
