@@ -38,6 +38,16 @@ def test_the_table_lists_ready_replicas_by_their_leaders() -> None:
     assert world.view(unit).routable
 
 
+@pytest.mark.parametrize(("told", "lease_s"), [({}, 30.0), ({"kv-lease-s": "8"}, 8.0)])
+def test_routers_know_for_how_long_prefill_keeps_kv(told: dict[str, str], lease_s: float) -> None:
+    world, spec = World(domains=1), unit_spec()
+    prefill, decode = spec.pools
+    world.unit(replace(spec, pools=(replace(prefill, engine=replace(prefill.engine, options=told)), decode)))
+    world.settle()
+    world.route({RELEASE: 10_000})
+    assert router_table(stage=STAGE).units[0].kv_lease_s == lease_s
+
+
 def test_a_dead_replica_leaves_the_table_with_the_report_that_says_so() -> None:
     world, _ = _serving()
     before = router_table(stage=STAGE)
