@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib.auth import views as auth
 from django.urls import URLPattern, path, re_path
 
-from frontend.pages import access, actions, assets, events, fleets, nodes, overview, recipes, releases, settings, stage, whatif
+from frontend.pages import access, actions, assets, events, fleets, logs, nodes, overview, recipes, releases, settings, stage, whatif
 from frontend.pages.login import LoginView
 from frontend.slack.urls import urlpatterns as slack_urlpatterns
 
@@ -32,6 +32,7 @@ urlpatterns: list[URLPattern] = [
     path("stages/<str:model>/<str:name>/what-if", whatif.what_if, name="what-if"),
     path("stages/<str:model>/<str:name>/ratio", whatif.ratio, name="ratio"),
     path("stages/<str:model>/<str:name>/charts", stage.stage_charts, name="stage-charts"),
+    path("stages/<str:model>/<str:name>/logs", logs.logs, name="stage-logs"),
     path("stages/<str:model>/<str:name>/units", stage.stage_units, name="stage-units"),
     path("stages/<str:model>/<str:name>/rollback", actions.rollback, name="rollback"),
     re_path(r"^stages/(?P<model>[^/]+)/(?P<name>[^/]+)/rollout/(?P<action>promote|pause|resume)$", actions.act, name="rollout-act"),

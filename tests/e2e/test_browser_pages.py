@@ -21,6 +21,7 @@ PAGES = {
     "stage": STAGE,
     "what-if": f"{STAGE.partition('?')[0]}/what-if",
     "stage-back": "/stages/llama-70b/prod-us",
+    "logs": "/stages/ds-flash/prod-us/logs?pool=decode",
     "stage-broken": "/stages/llama-70b/staging",
     "fleets": "/fleets",
     "releases": "/releases",

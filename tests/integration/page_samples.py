@@ -491,7 +491,8 @@ def patch_all(patch: Callable[[str, object], object]) -> None:
         patch(f"{pages}.{module}.stage_view", one_stage)
     for module in ("stage", "fleets"):
         patch(f"{pages}.{module}.fleet_maps", lambda names=None: fleets())
-    patch(f"{pages}.stage.units_view", lambda *, stage, now: one_stage(stage=stage).units)
+    for module in ("stage", "logs"):
+        patch(f"{pages}.{module}.units_view", lambda *, stage, now: one_stage(stage=stage).units)
     patch(f"{pages}.overview.fleet_heads", fleet_heads)
     patch(f"{pages}.overview.glances_view", lambda now: glances())
     patch("frontend.stagecharts.frames_view", frames)

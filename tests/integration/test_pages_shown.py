@@ -18,6 +18,7 @@ PAGES = {
     "/stages/llama-70b/prod-us": "Rolling back to 21",
     "/stages/ds-flash/prod-us/what-if": "is the bottleneck of the advised shape",
     "/stages/ds-flash/prod-us/rollback": "Roll ds-flash/prod-us back to release 7?",
+    "/stages/ds-flash/prod-us/logs": "denv logs ds-flash/prod-us prefill -f",
     "/fleets": "2 fleets, 248 GPUs",
     "/releases": "Releases of 3 models",
     "/releases/ds-flash/8": "ds-flash, release 8",
@@ -27,7 +28,7 @@ PAGES = {
     "/access": "Who may do what",
     "/settings": "API tokens",
 }
-LIVING = [path for path in PAGES if not path.endswith(("/rollback", "/new", "/what-if"))]
+LIVING = [path for path in PAGES if not path.endswith(("/rollback", "/new", "/what-if", "/logs"))]
 INLINE = re.compile(
     r"""<[^>]+\s(?:style|on\w+)\s*=|<style|javascript:|<script(?![^>]*\ssrc=)(?![^>]*type="application/json")""", re.IGNORECASE
 )
