@@ -71,9 +71,11 @@ def interval(n: int, k: float, confidence: float = 0.95) -> tuple[float, float]:
     if n <= 0:
         return 0.0, 1.0
     tail = log((1 - confidence) / 2)
-    low = 0.0 if k <= 0 else _quantile(k, n - k + 1, 0, tail)
-    high = 1.0 if k >= n else _quantile(k + 1, n - k, 1, tail)
-    return low, high
+    if k <= 0:
+        return 0.0, -expm1(tail / n)  # (1 - p)^n is the tail
+    if k >= n:
+        return exp(tail / n), 1.0
+    return _quantile(k, n - k + 1, 0, tail), _quantile(k + 1, n - k, 1, tail)
 
 
 def _quantile(a: float, b: float, side: int, tail: float) -> float:
