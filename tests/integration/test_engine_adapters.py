@@ -110,6 +110,12 @@ def test_simulated_nodes_run_the_simulated_engine_whatever_the_recipe_names() ->
     assert (follower.ready_path, follower.ready_line) == ("", "ready")
 
 
+def test_the_simulated_engine_takes_the_protocol_of_its_recipe() -> None:
+    spec = spec_of("sglang", Role.DECODE)
+    spec = replace(spec, engine=replace(spec.engine, protocol="sglang-bootstrap"))
+    assert parse_flags(adapter_for("sglang", True).command(spec).argv[3:]).protocol == "sglang-bootstrap"
+
+
 def test_unknown_engines_are_named_with_the_known_ones() -> None:
     with pytest.raises(InvalidError, match=", ".join(ENGINES)):
         adapter_for("llama.cpp", False)

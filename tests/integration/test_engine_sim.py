@@ -197,6 +197,21 @@ async def test_a_handover_that_leads_nowhere_fails_and_the_engine_lives(start: S
     assert await decode.text() == await prefill.text()
 
 
+async def test_sglangs_prefill_and_decode_meet_in_a_room_whoever_comes_first(start: Start) -> None:
+    whole = await start()
+    prefill, decode = [await start(role, protocol="sglang-bootstrap") for role in (Role.PREFILL, Role.DECODE)]
+    room = {"bootstrap_host": "127.0.0.1", "bootstrap_port": prefill.engine.config.port + 1, "bootstrap_room": 2**62 + 1}
+    waiting = asyncio.create_task(decode.text(**room))
+    await decode.until(lambda now: now["kv_use"] > 0)
+    said = await prefill.complete(**room)
+    assert (said["usage"]["completion_tokens"], said["kv_transfer_params"]) == (1, None)
+    assert await waiting == await whole.text()
+    await prefill.until(lambda now: now["kv_use"] == 0)
+    for engine in (prefill, decode):
+        alone = await engine.client.post("/v1/completions", json={"prompt": PROMPT})
+        assert (alone.status_code, "bootstrap room" in alone.json()["error"]["message"]) == (400, True)
+
+
 async def test_a_failed_transfer_is_recomputed_when_told_so(start: Start) -> None:
     prefill, decode = await start(Role.PREFILL), await start(Role.DECODE, kv_load_failure="recompute")
     await decode.client.post("/sim/faults", json={"kv_fail_ratio": 1.0})
