@@ -249,12 +249,12 @@ class App:
             server.close()
         for client in [client for client in self._clients if client.idle]:
             client.close()
+        await self.tester.close()
         await self._drain()
         for task in self._loops:
             task.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         await self.prober.close()
-        await self.tester.close()
         await self.gauges.close()
         self.reporter.cut(last=True)
         await self._send_last()

@@ -37,6 +37,7 @@ class Tester:
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = 0
         self._users = 0
+        self._closed = False
 
     async def step(self) -> None:
         """Wait for one interval, and make a pair unless users made a request meanwhile."""
@@ -53,7 +54,7 @@ class Tester:
         """One request to each release, unless there is no need, or nobody there to take it; whether it was made."""
         users, before = self._telemetry.users_requests(wanted.releases[0]), self._users
         self._users = users
-        enough = users > before or len(self._tasks) >= MOST_IN_FLIGHT
+        enough = self._closed or users > before or len(self._tasks) >= MOST_IN_FLIGHT
         if enough or not all(self._stage.serves(release) for release in wanted.releases):
             return False
         prompt = wanted.prompts[self._turn % len(wanted.prompts)]
@@ -76,7 +77,8 @@ class Tester:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """End those under way."""
+        """Make no more, and end those under way: a router that stops must not keep itself busy."""
+        self._closed = True
         for task in self._tasks:
             task.cancel()
         await self.settled()

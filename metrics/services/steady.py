@@ -29,6 +29,7 @@ class Watch:
     stage: str
     release: str
     alarms: tuple[AlarmSpec, ...]
+    since: datetime | None = None  # when its last rollout ended: what came before was judged by that
 
 
 @dataclass(slots=True)
@@ -76,8 +77,11 @@ def _begin(watch: Watch, row: StageAlarms | None, end: datetime) -> _Seen:
     if row is None or row.release != watch.release:
         return _Seen(watch, end, changed=True)
     states = {name: wire.from_plain(plain, SteadyState) for name, plain in row.data.items()}
-    keys = {spec.key for spec in watch.alarms}
-    return _Seen(watch, max(row.looked_to, end - _BACK), {name: state for name, state in states.items() if name in keys})
+    begin, keys = max(row.looked_to, end - _BACK), {spec.key for spec in watch.alarms}
+    if watch.since is not None and watch.since > row.looked_to:  # a rollout came and went: only what was told of goes on
+        begin = max(begin, floor_to(watch.since, BLOCK_S))
+        states = {name: state for name, state in states.items() if state.breached_at is not None}
+    return _Seen(watch, min(begin, end), {name: state for name, state in states.items() if name in keys})
 
 
 def _reset(one: _Seen, row: StageAlarms | None) -> int:

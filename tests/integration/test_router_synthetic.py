@@ -69,6 +69,12 @@ async def test_none_is_made_without_a_canary_or_its_baseline(tmp_path: Path) -> 
         assert not await _pair(bench) and len(d.posts) == 1
 
 
+async def test_a_router_that_stops_makes_no_more(tmp_path: Path) -> None:
+    async with _bench(tmp_path) as (bench, (_, d, _, _)):
+        await bench.app.tester.close()
+        assert not await _pair(bench) and not d.posts
+
+
 async def test_a_check_of_a_unit_is_no_evidence(tmp_path: Path) -> None:
     async with _bench(tmp_path) as (bench, _):
         unit = bench.app.stage.units[f"u-{NEW}"]

@@ -13,6 +13,7 @@ from fleets.selectors import router_table
 from metrics.domain.types import AlarmCount, Route, SeriesDelta, SeriesKey
 from metrics.models import Channel, Event, Outbox, StageAlarms
 from metrics.services import Watch, series_ingest, steady_alarms_look
+from releases.models import Rollout
 from releases.reconcile import reconcile
 from releases.selectors.stages import stage_view, stages_view
 from releases.services.steady import steady_look
@@ -72,6 +73,21 @@ def test_a_new_release_is_judged_anew_and_a_rollout_judges_for_itself(demo: Demo
     assert steady_alarms_look(watches=[watch], now=row.looked_to + timedelta(seconds=60)) == 1
     assert _told("alarm.recovered") == ["ds-flash/prod-us: ttft-p99 is judged anew, now on release 2"]
     assert not StageAlarms.objects.get().breaching
+
+
+def test_what_a_rollout_judged_is_not_judged_again(demo: Demo) -> None:
+    _serve(demo, 2, slow=3)
+    since = demo.fleets.now + timedelta(minutes=9)
+    Rollout.objects.update(ended_at=since)  # one that came, hurt users, and was taken back to the same release
+    key = SeriesKey(STAGE, "u", "ds-flash@1", "ds-flash@1", Route.REMOTE)
+    for second in range(10, 540, 10):
+        demo.seq += 1
+        at = demo.fleets.now + timedelta(seconds=second)
+        counts = {"ttft-p99": AlarmCount(600, 300)}
+        series_ingest(source="r", seq=demo.seq, at=at, series=[SeriesDelta(key=key, alarms=counts)], received_at=at)
+    demo.fleets.now = since + timedelta(seconds=60)
+    steady_look(demo.fleets.now)
+    assert _told("alarm.breached") == []
 
 
 def test_every_figure_is_taken_up_once(demo: Demo) -> None:
