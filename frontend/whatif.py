@@ -101,9 +101,9 @@ def _row(name: str, curve: Curve) -> Row:
 
 
 def shape_text(shape: StageShape) -> str:
-    """`2 units of 2P1D: prefill 4 GPUs, decode 64`."""
-    sizes = ", ".join(f"{pool.role.value} {pool.gpus} GPUs" for pool in shape.pools)
-    return f"{shape.text}, {sizes} a replica"
+    """`2 units of 2P1D on 144 GPUs (prefill 4, decode 64 a replica)`."""
+    sizes = ", ".join(f"{pool.role.value} {pool.gpus}" for pool in shape.pools)
+    return f"{shape.text} on {shape.gpus:,} GPUs ({sizes} a replica)"
 
 
 def figures(found: WhatIf, need: Need) -> list[Chart]:

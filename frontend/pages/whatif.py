@@ -10,7 +10,6 @@ from django.views.decorators.http import require_safe
 
 from denvweb.access import access_stage
 from denvweb.core.errors import ConflictError, InvalidError
-from fleets.domain.simulator.types import StageShape
 from fleets.domain.sizing.size import size
 from fleets.domain.sizing.types import Need
 from fleets.domain.sizing.whatif import what_if as ask
@@ -62,17 +61,18 @@ def ratio(request: PageRequest, model: str, name: str) -> HttpResponse:
 
 
 def _sized(stage: str) -> dict[str, str]:
-    """From the last hour's traffic, with replicas of the sizes that are there."""
+    """From the last hour's traffic."""
     try:
         ground = sizing_ground(stage=stage)
+        in_force = whatif.shape_text(ground.shape)
         if ground.traffic is None:
-            return {"advised": "", "why": "nothing came in the last hour, so nothing is advised"}
+            return {"in_force": in_force, "why": "nothing came in the last hour, so nothing is advised"}
         need = Need(ground.traffic, ground.limits, requests=_REQUESTS)
         found = size(ground.serving, need, random.Random, aggregated=len(ground.shape.pools) == 1)
     except (ConflictError, InvalidError) as error:
-        return {"advised": "", "why": error.detail}
-    return {"advised": _text(found.shape), "why": f"{found.bottleneck.value} is the bottleneck: {found.why}"}
-
-
-def _text(shape: StageShape) -> str:
-    return f"{shape.text} ({shape.gpus:,} GPUs)"
+        return {"why": error.detail}
+    return {
+        "in_force": in_force,
+        "advised": whatif.shape_text(found.shape),
+        "why": f"{found.bottleneck.value} is the bottleneck of that: {found.why}",
+    }

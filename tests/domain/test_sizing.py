@@ -18,10 +18,11 @@ from fleets.domain.simulator.types import Arrival, Limits, PoolShape, StageShape
 from fleets.domain.sizing import advise as advice
 from fleets.domain.sizing.advise import advise, conditions, volume_needed
 from fleets.domain.sizing.cases import DEEPSEEK_DAY, LONG_OUTPUTS, LONG_PROMPTS, SHARED_PREFIXES
+from fleets.domain.sizing.forecast import overrun
 from fleets.domain.sizing.load import load_of
 from fleets.domain.sizing.queueing import erlang_c, servers_for, wait_quantile_s
 from fleets.domain.sizing.shapes import Apart, packed, proposals_apart
-from fleets.domain.sizing.size import size
+from fleets.domain.sizing.size import size, steady_apart
 from fleets.domain.sizing.threshold import break_even_tokens
 from fleets.domain.sizing.types import Need, RoleBounds, Serving, Sizing
 from fleets.domain.types import Role
@@ -104,6 +105,18 @@ def test_an_answer_keeps_its_limits_fits_its_domain_and_has_intervals_around_its
     assert found.gpus == sum(gpus_of(found, role) for role in Role)
     assert found.gpus // found.shape.units <= 72
     assert seen.goodput_per_gpu_s == pytest.approx(60.0 * seen.goodput_ratio / found.gpus)
+
+
+def test_what_is_sized_keeps_up_however_long_the_traffic_lasts() -> None:
+    """A few thousand requests are over in seconds at such a rate: a queue that grows for ever would still be short."""
+    need = Need(replace(LONG_PROMPTS, rate_per_s=400.0), LIMITS, requests=600)
+    found = size(FLASH, need, random.Random)
+    load = load_of(need, ConditionalPolicy(), random.Random)
+    assert overrun(load, found.shape, steady_apart(FLASH, load, found.shape)) is None
+    assert all(pool.load_ratio <= 1.0 for pool in found.pools if pool.role is Role.DECODE)
+    prefill = found.shape.pools[0]
+    fewer = replace(found.shape, units=1, pools=(replace(prefill, replicas=2), found.shape.pools[1]))
+    assert overrun(load, fewer, steady_apart(FLASH, load, fewer)) is Role.PREFILL
 
 
 def test_twice_the_load_never_takes_fewer_gpus() -> None:

@@ -71,7 +71,7 @@ def test_the_ratio_is_the_scalings_own_advice_else_what_sizing_makes_of_the_traf
     person: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sized = person.get("/stages/ds-flash/prod-us/ratio").content.decode()
-    assert "In force: 2P1D." in sized
+    assert "In force: 2 units of 2P1D on 144 GPUs (prefill 4, decode 64 a replica)." in sized
     assert "is the bottleneck" in sized
     decided = replace(samples.scale(stage="ds-flash/prod-us"), ratio_advised="3P1D", why="prefill queue p99 4.1 s, of 1.5 s")
     monkeypatch.setattr("frontend.pages.whatif.scale_view", lambda stage: decided)

@@ -9,7 +9,7 @@ from math import ceil
 from denvweb.core.errors import InvalidError
 from fleets.domain.simulator.arrivals import at_rate
 from fleets.domain.simulator.types import StageShape
-from fleets.domain.sizing.forecast import Steady, forecast, play
+from fleets.domain.sizing.forecast import Steady, forecast, overrun, play
 from fleets.domain.sizing.load import Load, load_of
 from fleets.domain.sizing.shapes import (
     Apart,
@@ -273,8 +273,9 @@ def _keeps(
 ) -> bool:
     """Whether a shape keeps the limits at a rate."""
     asked = at_load(need, rate_per_s)
-    steady = steady_of(serving, replace(load, rate_per_s=rate_per_s), shape)
-    return play(shape, asked, steady, make_draws, requests=requests).meets(need.limits)
+    busier = replace(load, rate_per_s=rate_per_s)
+    steady = steady_of(serving, busier, shape)
+    return overrun(busier, shape, steady) is None and play(shape, asked, steady, make_draws, requests=requests).meets(need.limits)
 
 
 def at_load(need: Need, rate_per_s: float) -> Need:

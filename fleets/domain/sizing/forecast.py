@@ -10,8 +10,12 @@ from fleets.domain.simulator.arrivals import drawn
 from fleets.domain.simulator.run import simulate
 from fleets.domain.simulator.types import Arrival, Result, Run, StageShape
 from fleets.domain.sizing.interval import step_factors
+from fleets.domain.sizing.load import Load, prefill_times
 from fleets.domain.sizing.types import Forecast, MakeDraws, Need, Span
+from fleets.domain.timing import StepTimes
+from fleets.domain.types import Role
 
+_BUSY_MAX = 0.98  # of prefill's time
 _MOST_UNITS = 4  # simulated at once; more are like these
 _MOST_OF_TRACE = 20_000  # requests of a trace that are played
 
@@ -60,6 +64,22 @@ def play(shape: StageShape, need: Need, steady: Steady, make_draws: MakeDraws, *
     arrivals: Iterable[Arrival] = drawn(process, need.requests or requests, make_draws(2))
     warm = replace(run, warm_batch=steady.batch, warm_input_tokens=steady.input_tokens, warm_output_tokens=steady.output_tokens)
     return simulate(replace(shape, units=units), arrivals, warm)
+
+
+def overrun(load: Load, shape: StageShape, steady: Steady) -> Role | None:
+    """The pool to which requests come faster than it can do them; None when there is none.
+
+    A simulation of a few thousand requests need not show it, since a queue takes its time to grow.
+    """
+    last, first = shape.pools[-1], shape.pools[0]
+    if steady.batch > last.max_sequences or steady.batch * load.context_tokens > shape.kv_tokens(last):
+        return last.role
+    if first.role is not Role.PREFILL:
+        return None
+    steps = StepTimes(shape.model, shape.gpu, first.gpus, shape.calibration)
+    service_s, _ = prefill_times(load.remote, steps, first.max_batched_tokens)
+    busy = load.rate_per_s * load.remote_ratio * service_s / (first.replicas * shape.units)
+    return Role.PREFILL if busy >= _BUSY_MAX else None
 
 
 def _span(low: float | None, value: float | None, high: float | None) -> Span:

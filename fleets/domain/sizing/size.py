@@ -7,7 +7,7 @@ from math import ceil, isfinite
 
 from denvweb.core.errors import InvalidError
 from fleets.domain.simulator.types import Limits, PoolShape, Result, StageShape
-from fleets.domain.sizing.forecast import Steady, forecast, play
+from fleets.domain.sizing.forecast import Steady, forecast, overrun, play
 from fleets.domain.sizing.load import Load, load_of, nearly_longest
 from fleets.domain.sizing.rates import steps_of
 from fleets.domain.sizing.shapes import (
@@ -91,7 +91,12 @@ def _grown(serving: Serving, need: Need, load: Load, proposal: Apart, make_draws
     """Add replicas to the pool that misses its limit until none does."""
     for _ in range(_TRIES):
         shape = shape_apart(serving, proposal, packed(serving, proposal))
-        result = play(shape, need, steady_apart(serving, load, shape), make_draws, requests=_REQUESTS)
+        steady = steady_apart(serving, load, shape)
+        full = overrun(load, shape, steady)
+        if full is not None:
+            proposal = more_prefill(proposal, 1.0) if full is Role.PREFILL else more_decode(proposal, 1.0)
+            continue
+        result = play(shape, need, steady, make_draws, requests=_REQUESTS)
         if result.meets(need.limits):
             return proposal, shape
         proposal = _more(need, load, proposal, result)
@@ -128,14 +133,18 @@ def _trimmed(
             if option.prefills < 1 or option.decodes < 1:
                 continue
             trial = shape_apart(serving, option, packed(serving, option))
-            if trial.gpus < shape.gpus and play(trial, need, steady_apart(serving, load, trial), make_draws, requests=_REQUESTS).meets(
-                need.limits
-            ):
+            if trial.gpus < shape.gpus and _keeps(serving, need, load, trial, make_draws):
                 proposal, shape = option, trial
                 break
         else:
             return proposal, shape
     return proposal, shape
+
+
+def _keeps(serving: Serving, need: Need, load: Load, shape: StageShape, make_draws: MakeDraws) -> bool:
+    """Whether a shape with roles keeps the limits, and could for ever."""
+    steady = steady_apart(serving, load, shape)
+    return overrun(load, shape, steady) is None and play(shape, need, steady, make_draws, requests=_REQUESTS).meets(need.limits)
 
 
 def _answer_apart(
@@ -274,7 +283,8 @@ def _grown_together(
 ) -> tuple[Together, StageShape] | None:
     for _ in range(_TRIES):
         shape = shape_together(serving, proposal)
-        if play(shape, need, steady_together(serving, load, shape), make_draws, requests=_REQUESTS).meets(need.limits):
+        steady = steady_together(serving, load, shape)
+        if overrun(load, shape, steady) is None and play(shape, need, steady, make_draws, requests=_REQUESTS).meets(need.limits):
             return proposal, shape
         proposal = replace(proposal, replicas=max(proposal.replicas + 1, ceil(proposal.replicas * 1.15)))
     return None

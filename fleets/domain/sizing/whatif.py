@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from denvweb.core.errors import InvalidError
 from fleets.domain.simulator.types import StageShape
 from fleets.domain.sizing.advise import at_load
-from fleets.domain.sizing.forecast import Steady, play
-from fleets.domain.sizing.load import Load, load_of, prefill_times
+from fleets.domain.sizing.forecast import overrun, play
+from fleets.domain.sizing.load import Load, load_of
 from fleets.domain.sizing.size import size, steady_apart, steady_together
 from fleets.domain.sizing.types import MakeDraws, Need, Serving, Sizing
-from fleets.domain.timing import StepTimes
 
 _REQUESTS = 600
 _LOADS = (0.1, 0.4, 0.7, 1.0, 1.3, 1.6, 2.0)  # times the load asked for
@@ -73,21 +72,8 @@ def _curve(serving: Serving, need: Need, load: Load, shape: StageShape, make_dra
 def _at(serving: Serving, need: Need, load: Load, shape: StageShape, rate_per_s: float, make_draws: MakeDraws) -> At:
     steady_of = steady_apart if len(shape.pools) > 1 else steady_together
     steady = steady_of(serving, replace(load, rate_per_s=rate_per_s), shape)
-    if _overrun(load, shape, steady, rate_per_s):
+    if overrun(replace(load, rate_per_s=rate_per_s), shape, steady):
         return At(rate_per_s, None, None, None, None, False)
     result = play(shape, at_load(need, rate_per_s), steady, make_draws, requests=_REQUESTS)
     ttft, itl = result.ttft, result.itl
     return At(rate_per_s, ttft.p50_s, ttft.p99_s, itl.p50_s, itl.p99_s, result.meets(need.limits))
-
-
-def _overrun(load: Load, shape: StageShape, steady: Steady, rate_per_s: float) -> bool:
-    """Whether requests come faster than they can be done. A few hundred cannot show it, since a queue takes its time to grow."""
-    pool = shape.pools[-1]
-    if steady.batch > pool.max_sequences or steady.batch * load.context_tokens > shape.kv_tokens(pool):
-        return True
-    if len(shape.pools) == 1:
-        return False
-    prefill = shape.pools[0]
-    steps = StepTimes(shape.model, shape.gpu, prefill.gpus, shape.calibration)
-    service_s, _ = prefill_times(load.remote, steps, prefill.max_batched_tokens)
-    return rate_per_s * load.remote_ratio * service_s >= prefill.replicas * shape.units
