@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
@@ -19,11 +19,11 @@ from denvweb.access import Person, access_stage
 from denvweb.api import error_body
 from denvweb.auth import caller_of, caller_still
 from denvweb.core import wire
-from denvweb.core.errors import DenvError, InvalidError
+from denvweb.core.errors import ConflictError, DenvError, InvalidError
 from denvweb.core.units import format_duration, parse_duration_s
 from fleets.domain.types import Role
 from fleets.domain.views import LogLines, LogSource
-from fleets.services import log_asks_keep, log_asks_open, log_texts_take
+from fleets.services import LogWanted, log_asks_extend, log_asks_keep, log_asks_open, log_texts_take
 
 LINES_MAX = 5000
 _LOOK_AGAIN_S = 1.0
@@ -32,16 +32,7 @@ _ANSWER_S = 8.0  # a node that has not answered by then is named
 _GIVE_UP_S = 20.0  # and not waited for after that, unless the log is followed
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    role: Role
-    ordinal: int | None
-    rank: int | None
-    follow: bool
-    tail_lines: int
-    since_at: datetime | None
+Keep = Callable[[], tuple[LogSource, ...] | None]  # what has come since; None: it may not read any more
 
 
 async def logs(request: HttpRequest, model: str, name: str) -> HttpResponse | StreamingHttpResponse:
@@ -55,28 +46,30 @@ async def logs(request: HttpRequest, model: str, name: str) -> HttpResponse | St
         user = await caller_of(request)
         if user is None:
             raise _NobodyError("Log in, or send a bearer token.")
-        reader, sources = await _in_thread(lambda: _open(user, f"{model}/{name}", _read(request)))
+        wanted = _read(request)
+        reader, sources = await _in_thread(lambda: _open(user, f"{model}/{name}", wanted))
     except DenvError as error:
         return JsonResponse(error_body(error), status=error.http_status)
     finally:
         await sync_to_async(close_old_connections)()  # a stream may last for hours, and keeps no connection
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    follow = request.GET.get("follow") == "1"
-    keep = partial(_keep, request, f"{model}/{name}", reader)
-    return StreamingHttpResponse(_events(reader, sources, follow, keep), content_type="text/event-stream", headers=headers)
+    keep = partial(_keep, request, f"{model}/{name}", reader, wanted)
+    return StreamingHttpResponse(_events(reader, sources, wanted.follow, keep), content_type="text/event-stream", headers=headers)
 
 
-def _keep(request: HttpRequest, stage: str, reader: str) -> bool:
-    """Say that the reader is there, if it may still read."""
+def _keep(request: HttpRequest, stage: str, reader: str, wanted: LogWanted) -> tuple[LogSource, ...] | None:
+    """Say that the reader is there, if it may still read (else None); ranks that have come since are read from their first line."""
     user = caller_still(request)
-    if user is None:
-        return False
     try:
+        if user is None:
+            return None
         access_stage(user, stage)
+        log_asks_keep(reader=reader)
+        return log_asks_extend(reader=reader, stage=stage, wanted=replace(wanted, tail_lines=LINES_MAX)) if wanted.follow else ()
+    except ConflictError:
+        return ()  # too many for one reader: those that it has go on
     except DenvError:
-        return False
-    log_asks_keep(reader=reader)
-    return True
+        return None
 
 
 class _MethodError(DenvError):
@@ -89,7 +82,7 @@ class _NobodyError(DenvError):
     http_status = 401
 
 
-def _read(request: HttpRequest) -> _Wanted:
+def _read(request: HttpRequest) -> LogWanted:
     given = request.GET
     try:
         role = Role(given.get("pool", ""))
@@ -102,7 +95,7 @@ def _read(request: HttpRequest) -> _Wanted:
         raise InvalidError(f"since={given['since']}: write a duration, as in 10m.", fields={"since": ["is no duration"]})
     if replica == 0:
         raise InvalidError("Replicas count from 1.", fields={"replica": ["counts from 1"]})
-    return _Wanted(
+    return LogWanted(
         role=role,
         ordinal=None if replica is None else replica - 1,
         rank=rank,
@@ -119,20 +112,12 @@ def _number(request: HttpRequest, name: str) -> int | None:
     return int(text) if text else None
 
 
-def _open(user: Person, stage: str, wanted: _Wanted) -> tuple[str, tuple[LogSource, ...]]:
+def _open(user: Person, stage: str, wanted: LogWanted) -> tuple[str, tuple[LogSource, ...]]:
     access_stage(user, stage)
-    return log_asks_open(
-        stage=stage,
-        role=wanted.role,
-        ordinal=wanted.ordinal,
-        rank=wanted.rank,
-        follow=wanted.follow,
-        tail_lines=wanted.tail_lines,
-        since_at=wanted.since_at,
-    )
+    return log_asks_open(stage=stage, wanted=wanted)
 
 
-async def _events(reader: str, sources: tuple[LogSource, ...], follow: bool, keep: Callable[[], bool]) -> AsyncIterator[bytes]:
+async def _events(reader: str, sources: tuple[LogSource, ...], follow: bool, keep: Keep) -> AsyncIterator[bytes]:
     """Until nothing follows, the client leaves (the asks then end by themselves), or it may not read any more."""
     begun_s = kept_s = time.monotonic()
     seen: dict[str, int] = {}
@@ -140,7 +125,7 @@ async def _events(reader: str, sources: tuple[LogSource, ...], follow: bool, kee
     yield b"retry: 3000\n\n"
     async with wake.Waiter(f"logs.{reader}") as waiter:
         while True:
-            lines, done = await _in_thread(lambda: log_texts_take(reader=reader, sources=sources, seen=seen))
+            lines, done = await _in_thread(partial(log_texts_take, reader=reader, sources=sources, seen=seen))
             for one in lines:
                 yield _frame("log" if one.text else "note", one)
             now_s = time.monotonic()
@@ -154,8 +139,10 @@ async def _events(reader: str, sources: tuple[LogSource, ...], follow: bool, kee
                 return
             if now_s - kept_s > _KEEP_EVERY_S:
                 kept_s = now_s
-                if not await _in_thread(keep):
+                more = await _in_thread(keep)
+                if more is None:
                     return
+                sources += more
                 yield b": alive\n\n"
             if not lines:
                 await waiter.wait(_LOOK_AGAIN_S)

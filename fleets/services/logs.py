@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
@@ -10,7 +11,7 @@ from django.db.models import Sum
 from django.db.models.functions import Length
 from django.utils import timezone
 
-from denvweb.core.errors import ForbiddenError, NotFoundError
+from denvweb.core.errors import ConflictError, ForbiddenError, NotFoundError
 from denvweb.core.ids import random_id
 from denvweb.wake import poke
 from fleets.domain.protocol import LogPiece, LogPieceReply
@@ -25,51 +26,63 @@ FORGET_S = 60.0
 WAITING_MAX_CHARS = 512 * 1024  # of one ask, until the reader takes them
 _TEXT_MAX_CHARS = 256 * 1024
 RANKS_MAX = 64  # of one reader
+_ORDER = ("replica__unit__slot", "replica__ordinal", "replica__attempt", "index")
 
 
-@transaction.atomic
-def log_asks_open(
-    *,
-    stage: str,
-    role: Role,
-    ordinal: int | None = None,
-    rank: int | None = None,
-    follow: bool = False,
-    tail_lines: int = 200,
-    since_at: datetime | None = None,
-    now: datetime | None = None,
-) -> tuple[str, tuple[LogSource, ...]]:
+@dataclass(frozen=True, slots=True)
+class LogWanted:
+    """Which logs of a pool, and from where on."""
+
+    role: Role
+    ordinal: int | None = None  # None: of all replicas
+    rank: int | None = None  # None: of all ranks
+    follow: bool = False
+    tail_lines: int = 200
+    since_at: datetime | None = None
+
+
+def log_asks_open(*, stage: str, wanted: LogWanted, now: datetime | None = None) -> tuple[str, tuple[LogSource, ...]]:
     """Ask the agents of a pool's ranks, those on their way out included, for their logs. The reader's name, and what it will hear of.
 
     NotFoundError `no-such-log` when the stage has no such rank.
     """
+    reader = random_id("lr", 16)
+    sources = log_asks_extend(reader=reader, stage=stage, wanted=wanted, now=now)
+    if not sources:
+        which = f" {wanted.ordinal + 1}" if wanted.ordinal is not None else ""
+        raise NotFoundError(f"Nothing of {stage} runs as {wanted.role.value}{which}; `denv stages` shows what does.", code="no-such-log")
+    return reader, sources
+
+
+@transaction.atomic
+def log_asks_extend(*, reader: str, stage: str, wanted: LogWanted, now: datetime | None = None) -> tuple[LogSource, ...]:
+    """The same for ranks that the reader has no ask for yet: those that have come since, which replaced others."""
     now = now or timezone.now()
-    found = Rank.objects.filter(replica__unit__stage=stage, replica__role=role.value).select_related("replica__unit", "node")
-    found = found if ordinal is None else found.filter(replica__ordinal=ordinal)
-    found = found if rank is None else found.filter(index=rank)
-    rows = list(found.order_by("replica__unit__slot", "replica__ordinal", "replica__attempt", "index")[: RANKS_MAX + 1])
-    if not rows:
-        which = f" {ordinal + 1}" if ordinal is not None else ""
-        raise NotFoundError(f"Nothing of {stage} runs as {role.value}{which}; `denv stages` shows what does.", code="no-such-log")
+    known = LogAsk.objects.filter(reader=reader).values_list("rank", flat=True)
+    found = Rank.objects.filter(replica__unit__stage=stage, replica__role=wanted.role.value).exclude(id__in=known)
+    found = found if wanted.ordinal is None else found.filter(replica__ordinal=wanted.ordinal)
+    found = found if wanted.rank is None else found.filter(index=wanted.rank)
+    ordered = found.select_related("replica__unit", "node").order_by(*_ORDER)
+    rows = list(ordered[: RANKS_MAX + 1])
     if len(rows) > RANKS_MAX:
-        raise NotFoundError(f"That is over {RANKS_MAX} logs at once; name one replica or one rank.", code="too-many-logs")
-    reader, until = random_id("lr", 16), now + timedelta(seconds=KEEP_S)
-    asks = {
-        row.id: LogAsk(
-            id=random_id("la", 16),
-            reader=reader,
-            node=row.node,
-            rank=row.id,
-            follow=follow,
-            tail_lines=tail_lines,
-            since_at=since_at,
-            wanted_until=until,
-        )
-        for row in rows
-    }
+        raise ConflictError(f"That is over {RANKS_MAX} logs at once; name one replica or one rank.", code="too-many-logs")
+    asks = {row.id: _ask(reader, row, wanted, now) for row in rows}
     LogAsk.objects.bulk_create(asks.values())
     nodes_touch({row.node_id for row in rows})
-    return reader, tuple(_source(row, asks[row.id].id, now) for row in rows)
+    return tuple(_source(row, asks[row.id].id, now) for row in rows)
+
+
+def _ask(reader: str, row: Rank, wanted: LogWanted, now: datetime) -> LogAsk:
+    return LogAsk(
+        id=random_id("la", 16),
+        reader=reader,
+        node=row.node,
+        rank=row.id,
+        follow=wanted.follow,
+        tail_lines=wanted.tail_lines,
+        since_at=wanted.since_at,
+        wanted_until=now + timedelta(seconds=KEEP_S),
+    )
 
 
 def _source(row: Rank, ask: str, now: datetime) -> LogSource:

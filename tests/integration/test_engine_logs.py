@@ -27,7 +27,7 @@ from fleets.domain.types import Role
 from fleets.models import LogAsk
 from fleets.reconcile import reconcile
 from fleets.selectors import node_snapshot
-from fleets.services import log_asks_open, log_piece_take, log_texts_take
+from fleets.services import LogWanted, log_asks_extend, log_asks_open, log_piece_take, log_texts_take
 from tests.integration.fleets_world import STAGE, World
 
 # ---- on the node ----
@@ -199,7 +199,7 @@ async def test_a_log_ends_where_it_ends_and_a_silent_node_is_named(tmp_path: Pat
 @pytest.mark.django_db
 def test_what_is_not_read_is_bounded_and_forgotten() -> None:
     world, _, node, _ = _world()
-    reader, sources = log_asks_open(stage=STAGE, role=Role.PREFILL, ordinal=0, follow=True)
+    reader, sources = log_asks_open(stage=STAGE, wanted=LogWanted(Role.PREFILL, ordinal=0, follow=True))
     (ask,) = sources
     credential = world.agents[node].credential
     piece = LogPiece(ask.ask, 0, 60_000, "x" * 60_000)
@@ -214,6 +214,9 @@ def test_what_is_not_read_is_bounded_and_forgotten() -> None:
     other = next(name for name in world.agents if name != node)
     with pytest.raises(ForbiddenError, match="not asked of"):
         log_piece_take(credential=world.agents[other].credential, piece=piece)
+    everything = LogWanted(Role.PREFILL, follow=True)
+    assert [more.ordinal for more in log_asks_extend(reader=reader, stage=STAGE, wanted=everything)] == [1]  # one that came since
+    assert log_asks_extend(reader=reader, stage=STAGE, wanted=everything) == ()
     later = timezone.now() + timedelta(seconds=20)
     assert log_piece_take(credential=credential, piece=piece, now=later) == LogPieceReply(go_on=False)
     reconcile(timezone.now() + timedelta(seconds=90))
