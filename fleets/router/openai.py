@@ -11,7 +11,8 @@ import orjson
 
 from denvweb.core.errors import InvalidError
 
-GENERATE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions"})
+EMBEDDINGS_PATH = "/v1/embeddings"  # of aggregated stages alone: there is nothing to hand over
+GENERATE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", EMBEDDINGS_PATH})
 
 _ADDRESS = re.compile(r"(?:https?://)?(?:\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-fA-F:]+\]|localhost)(?::\d+)?[^\s\"']*|https?://[^\s\"']+")
 # What only a router may say: a client's own would let it point an engine at any address, or at another's KV.
@@ -29,13 +30,14 @@ _REMOTE_DECODE = {
 class Ask:
     """A generation request: its parsed body, and the bytes that came. The prompt is rendered when it is looked at."""
 
-    __slots__ = ("_prompt", "body", "chat", "exact_tokens", "fields", "model", "prompts", "samples", "stream", "wants_usage")
+    __slots__ = ("_prompt", "body", "chat", "embeds", "exact_tokens", "fields", "model", "prompts", "samples", "stream", "wants_usage")
 
     def __init__(self, body: bytes, fields: dict[str, Any], model: str, *, chat: bool) -> None:
         self.body = body
         self.fields = fields
         self.model = model
         self.chat = chat
+        self.embeds = False
         self.exact_tokens: int | None = None  # known when the client sent token ids
         self.prompts = 1  # of a batch
         self.samples = 1
@@ -67,8 +69,11 @@ def parse(path: str, body: bytes) -> Ask:
     ask = Ask(body, fields, model, chat=chat)
     if chat:
         _check_messages(fields.get("messages"))
+    elif path == EMBEDDINGS_PATH:
+        ask.embeds, ask.stream = True, False
+        _check_prompt(ask, fields.get("input"), "input")
     else:
-        _check_prompt(ask, fields.get("prompt"))
+        _check_prompt(ask, fields.get("prompt"), "prompt")
     if "n" in fields or "best_of" in fields:
         ask.samples = max(ask.samples, _positive(fields.get("n")), _positive(fields.get("best_of")))
     return ask
@@ -82,17 +87,17 @@ def _check_messages(messages: object) -> None:
             raise InvalidError("each of `messages` must be an object", code="messages_invalid")
 
 
-def _check_prompt(ask: Ask, prompt: object) -> None:
+def _check_prompt(ask: Ask, prompt: object, name: str) -> None:
     if isinstance(prompt, str):
         return
     if not isinstance(prompt, list) or not prompt:
-        raise InvalidError("`prompt` must be a text or a list of token ids", code="prompt_missing")
+        raise InvalidError(f"`{name}` must be a text or a list of token ids", code=f"{name}_missing")
     if all(type(token) is int and 0 <= token < 2**32 for token in prompt):
         ask.exact_tokens = len(prompt)
     elif isinstance(prompt[0], (str, list)):
         ask.prompts = ask.samples = len(prompt)  # a batch of prompts is several sequences too
     else:
-        raise InvalidError("`prompt` must be a text or a list of token ids", code="prompt_missing")
+        raise InvalidError(f"`{name}` must be a text or a list of token ids", code=f"{name}_missing")
 
 
 def _positive(value: object) -> int:
@@ -120,7 +125,7 @@ def _text(content: object) -> str:
 
 
 def _plain_prompt(fields: dict[str, Any]) -> bytes:
-    prompt = fields["prompt"]
+    prompt = fields["prompt"] if "prompt" in fields else fields["input"]
     if isinstance(prompt, str):
         return prompt.encode("utf-8", "surrogatepass")
     if isinstance(prompt[0], (str, list)):

@@ -27,6 +27,9 @@ log = logging.getLogger("fleets.router.pipeline")
 _JSON = (b"content-type", b"application/json")
 
 
+_NOT_HERE = ("model_not_found", "not_served")
+
+
 class Pipeline:
     """Runs requests on a stage."""
 
@@ -57,10 +60,12 @@ class Pipeline:
             table = self._stage.table
             if table is not None and ask.model != table.model:
                 raise InvalidError(f"the model `{ask.model}` does not exist here; this is `{table.model}`", code="model_not_found")
+            if ask.embeds and self._stage.hands_over:
+                raise InvalidError("this stage has prefill and decode apart: it says tokens, and embeds nothing", code="not_served")
             if caller is not None:
                 callers.enter(caller)
         except InvalidError as error:
-            refused = RefusedError(404 if error.code == "model_not_found" else 400, error.code, error.detail)
+            refused = RefusedError(404 if error.code in _NOT_HERE else 400, error.code, error.detail)
             self._refuse(refused, head, client, request_id)
             return None
         except RefusedError as refused:

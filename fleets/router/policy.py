@@ -221,6 +221,7 @@ class Stage:
         self._seq = 0
         self.inflight: dict[str, int] = {}  # by release
         self.indexed = False
+        self.hands_over = False  # whether any unit has prefill and decode apart
 
     @property
     def weights(self) -> Mapping[str, int]:
@@ -250,6 +251,7 @@ class Stage:
         for gone in self.replicas.keys() - replicas.keys():
             self.index.forget(gone)
         self.units, self.replicas = units, replicas
+        self.hands_over = any(unit.decodes and not unit.aggregated for unit in units.values())
         self.indexed = len(replicas) > 1  # else nothing depends on who holds what
         self._by_release = {}
         for unit in units.values():
