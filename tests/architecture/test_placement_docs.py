@@ -16,6 +16,6 @@ NO_CODES = {"simulated-faults", "traffic-shape"}  # a section of the file, and a
 def test_each_finding_code_is_in_the_reference_and_no_other() -> None:
     used = {code for source in SOURCES for code in CODE.findall((ROOT / source).read_text(encoding="utf-8"))} - NO_CODES
     used |= {code for source in ENGINES for code in ENGINE_CODE.findall(source.read_text(encoding="utf-8"))}
-    used |= {"placed", "tensor-parallel-crosses-node", "tensor-parallel-crosses-domain"}  # one word, and one that is put together
+    used |= {"placed", "frozen", "tensor-parallel-crosses-node", "tensor-parallel-crosses-domain"}  # of one word, and put together
     text = (ROOT / "docs/reference/placement.md").read_text(encoding="utf-8")
     assert {row[1] for row in re.finditer(r"^\| `([a-z-]+)` \|", text, re.MULTILINE)} == used
