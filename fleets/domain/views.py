@@ -242,6 +242,9 @@ class NodeStanding:
     reason: str  # of the cordon
     gpus: int
     used: int  # GPUs that units hold
+    troubles: tuple[str, ...] = ()  # of its GPUs, `GPU 2 is broken: Xid 79 (fell off the bus)`
+    driver: str = ""  # `580.95.05, CUDA 13.0`
+    gpu_memory_bytes: int = 0  # of one GPU; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)

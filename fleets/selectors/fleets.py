@@ -115,7 +115,7 @@ _REFUSED = {
 _REFUSED_SHOWN_S = 120.0
 
 
-def _node_troubles(node: Node) -> list[str]:
+def node_troubles(node: Node) -> list[str]:
     """What is wrong with the node itself, in sentences without its name."""
     said = []
     if node.refused_at and (timezone.now() - node.refused_at).total_seconds() < _REFUSED_SHOWN_S:
@@ -171,10 +171,15 @@ def _node_map(node: Node, used: dict[int, GpuCell]) -> NodeMap:
         cells=cells,
         draining=node.draining,
         cordon_reason=node.cordon_reason,
-        troubles=(*_node_troubles(node), *(f"GPU {cell.index} is {cell.trouble}" for cell in cells if cell.trouble)),
-        driver=", ".join(part for part in (node.driver_version, node.cuda_version and f"CUDA {node.cuda_version}") if part),
+        troubles=(*node_troubles(node), *(f"GPU {cell.index} is {cell.trouble}" for cell in cells if cell.trouble)),
+        driver=driver_of(node),
         gpu_memory_bytes=node.gpu_memory_bytes,
     )
+
+
+def driver_of(node: Node) -> str:
+    """`580.95.05, CUDA 13.0`; empty where no driver says."""
+    return ", ".join(part for part in (node.driver_version, node.cuda_version and f"CUDA {node.cuda_version}") if part)
 
 
 def _cell(index: int, used: GpuCell | None, unfit: Unfit | None) -> GpuCell:

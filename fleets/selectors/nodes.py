@@ -6,6 +6,7 @@ from denvweb.core.errors import NotFoundError
 from fleets.domain.types import NodeState
 from fleets.domain.views import NodeStanding
 from fleets.models import Node
+from fleets.selectors.fleets import driver_of, node_troubles, unfit_gpus
 
 
 def node_row(name: str) -> Node:
@@ -29,4 +30,7 @@ def node_standing(*, node: str) -> NodeStanding:
         reason=row.cordon_reason,
         gpus=row.gpus,
         used=row.claims.filter(gpu_index__lt=row.gpus).count(),  # of those that it has now
+        troubles=(*node_troubles(row), *(f"GPU {index} is {unfit.trouble}" for index, unfit in sorted(unfit_gpus(row).items()))),
+        driver=driver_of(row),
+        gpu_memory_bytes=row.gpu_memory_bytes,
     )

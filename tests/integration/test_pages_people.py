@@ -10,6 +10,7 @@ from django.test import Client
 
 from denvweb.auth import token_check
 from denvweb.models import ApiToken, Grant, ModelPolicy
+from fleets.domain.protocol import GpuReport
 from fleets.selectors import node_standing
 from metrics.selectors import channels_view, events_view
 from metrics.services import event_append
@@ -154,6 +155,9 @@ def test_a_node_is_drained_with_its_plan_in_view(root: Client, viewer: Client) -
     page = root.get(f"/fleets/nodes/{NODE}").content.decode()
     assert "What a drain would do" in page
     assert "ds-flash/prod-us" in page
+    demo.fleets.agents[NODE].gpus = (GpuReport(0, healthy=False, detail="Xid 79"), *(GpuReport(index) for index in range(1, 8)))
+    demo.fleets.sync()
+    assert "GPU 0 is broken: Xid 79" in root.get(f"/fleets/nodes/{NODE}").content.decode()
     assert f"{NODE} takes nothing new" in said(root, f"/fleets/nodes/{NODE}/cordon", reason="fan is loud")
     assert node_standing(node=NODE).reason == "fan is loud"
     assert "is being drained" in said(root, f"/fleets/nodes/{NODE}/drain")
