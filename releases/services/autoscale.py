@@ -62,7 +62,8 @@ def stage_look(*, stage_id: int, now: datetime | None = None) -> int:
 def _decide(scale: StageScale, release: Release, spec: StageSpec, now: datetime) -> None:
     acts = spec.scaling is Scaling.AUTO
     counts = in_force(spec, counts_of(scale.wanted if acts else {**scale.wanted, **scale.advised}))
-    held = {Knob(name): int(kept["count"]) for name, kept in scale.manual.items() if Knob(name) in counts}
+    held = {Knob(name): int(kept["count"]) for name, kept in scale.manual.items()}
+    held = {knob: count for knob, count in in_force(spec, held).items() if knob in held}  # as far as a later release allows them
     units = fleet_selectors.units_view(stage=str(scale.stage), now=now)
     seen = look(stage=scale.stage, spec=spec, counts=counts | held, held=held, units=units, now=now)
     memory = wire.from_plain(scale.memory, Memory)
