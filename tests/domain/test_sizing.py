@@ -23,8 +23,9 @@ from fleets.domain.sizing.load import load_of
 from fleets.domain.sizing.queueing import erlang_c, servers_for, wait_quantile_s
 from fleets.domain.sizing.shapes import Apart, packed, proposals_apart
 from fleets.domain.sizing.size import size, steady_apart
-from fleets.domain.sizing.threshold import break_even_tokens
+from fleets.domain.sizing.threshold import bearable, break_even_tokens
 from fleets.domain.sizing.types import Need, RoleBounds, Serving, Sizing
+from fleets.domain.timing import StepTimes
 from fleets.domain.types import Role
 from tests.domain.test_timing import DS_FLASH, LLAMA_70B
 
@@ -176,6 +177,15 @@ def test_the_break_even_falls_with_the_batch_and_rises_with_the_queue() -> None:
     assert at(1, 0.0) > at(8, 0.0) > at(200, 0.0)
     assert at(8, 1.0) > at(8, 0.0)
     assert at(8, 10.0, limit_s=0.04) < at(8, 10.0)
+
+
+def test_decode_prefills_locally_only_what_no_running_sequence_feels() -> None:
+    """1,000 tokens of a dense 70B take two H200 over 100 ms: with such a threshold decode carried half of what it can."""
+    below = bearable(LLAMA, LIMITS).conditional.local_prefill_below
+    assert 50 <= below < 250
+    assert StepTimes(LLAMA.model, LLAMA.gpu, 2).prefill_part_s(below, 0) <= 0.025
+    assert bearable(FLASH, LIMITS).conditional == FLASH.conditional
+    assert bearable(LLAMA, Limits(2.0, None)) == LLAMA
 
 
 # ---- a trace ----

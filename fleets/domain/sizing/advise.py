@@ -20,6 +20,7 @@ from fleets.domain.sizing.shapes import (
     shape_together,
 )
 from fleets.domain.sizing.size import size, steady_apart, steady_together
+from fleets.domain.sizing.threshold import bearable
 from fleets.domain.sizing.types import Forecast, MakeDraws, Need, Serving
 
 LARGE_MODEL_PARAMS = 100e9  # from here on splitting pays ("Beyond the Buzz", MLSys 2026; llm-d: medium to large models)
@@ -104,6 +105,7 @@ def conditions(serving: Serving, need: Need, load: Load) -> tuple[Condition, ...
 
 def advise(serving: Serving, need: Need, make_draws: MakeDraws, *, gpus: int | None = None) -> Advice:
     """Whether to disaggregate, on `gpus` GPUs (None: as many as the cheapest shape that keeps the limits takes)."""
+    serving = bearable(serving, need.limits)
     load = load_of(need, serving.conditional, make_draws)
     held = conditions(serving, need, load)
     budget = gpus or _budget(serving, need, make_draws)

@@ -21,13 +21,14 @@ from fleets.domain.sizing.shapes import (
     shape_apart,
     shape_together,
 )
-from fleets.domain.sizing.threshold import break_even_tokens
+from fleets.domain.sizing.threshold import bearable, break_even_tokens
 from fleets.domain.sizing.types import Cost, Forecast, KvNeed, MakeDraws, Need, PoolPlan, Serving, Sizing
 from fleets.domain.timing import LINK_RATIO, decode_step_s, prefill_s
 from fleets.domain.types import Role
 
 _TRIES = 14  # shapes that are simulated before giving up
 _REQUESTS = 3000
+_ALONE_RATIO = 0.7  # of the TTFT limit that a long prompt may take by itself: KV, a step and some waiting come on top
 
 
 def size(serving: Serving, need: Need, make_draws: MakeDraws, *, gpu_price: float | None = None, aggregated: bool = False) -> Sizing:
@@ -35,6 +36,7 @@ def size(serving: Serving, need: Need, make_draws: MakeDraws, *, gpu_price: floa
 
     `gpu_price` is for one GPU and hour. `aggregated` asks for a shape without roles.
     """
+    serving = bearable(serving, need.limits)
     load = load_of(need, serving.conditional, make_draws)
     if aggregated:
         return _together(serving, need, load, make_draws, gpu_price)
@@ -70,6 +72,7 @@ def _apart(serving: Serving, need: Need, load: Load, make_draws: MakeDraws, pric
         if found is not None and (best is None or found[1].gpus < best[1].gpus):
             best = found
     if best is None:
+        _refuse_long(serving, need, load, max(option.prefill_gpus for option in options))
         raise InvalidError(
             f"no shape was found that keeps the limits in simulation; the last had {packed(serving, ranked[0]).gpus} GPUs. "
             "The traffic may be too bursty for them: a p99 over a whole trace includes its worst minute.",
@@ -310,6 +313,19 @@ def _impossible(serving: Serving, need: Need, load: Load, role: Role) -> Invalid
         return InvalidError(detail, code="limit-impossible")
     detail = f"no {role.value} replica inside a domain of {domain} {gpu.name} holds the model and keeps the limits"
     return InvalidError(detail, code="no-shape")
+
+
+def _refuse_long(serving: Serving, need: Need, load: Load, gpus: int) -> None:
+    """Refuse when one prompt in a hundred takes longer by itself than TTFT may: no number of replicas helps."""
+    longest = sorted(load.remote or load.pairs, key=lambda pair: pair[0] - pair[1])
+    prompt, held = longest[int(0.99 * (len(longest) - 1))]
+    alone_s = prefill_s(serving.model, serving.gpu, gpus, prompt - held, held)
+    if need.limits.ttft_s is not None and alone_s > _ALONE_RATIO * need.limits.ttft_s:
+        detail = (
+            f"TTFT p99 {_ms(need.limits.ttft_s)} cannot be kept: a prompt of {prompt:,} tokens, which one in a hundred exceeds, takes "
+            f"{_ms(alone_s)} to prefill on the {gpus} {serving.gpu.name} that a prefill replica can have beside decode in a domain"
+        )
+        raise InvalidError(detail, code="limit-impossible")
 
 
 def _sizes(domain: int) -> list[int]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from fleets.domain.simulator.types import StageShape
-from fleets.domain.timing import StepTimes, kv_transfer_s, prefill_s
+from dataclasses import replace
+
+from fleets.domain.simulator.types import Limits, StageShape
+from fleets.domain.sizing.types import Serving
+from fleets.domain.timing import StepTimes, kv_transfer_s, memory_fit, prefill_s
 from fleets.domain.types import Role
 
 _ROUND_TO = 50  # tokens; the model knows no finer
@@ -39,3 +42,20 @@ def break_even_tokens(shape: StageShape, *, batch: float, context_tokens: float,
         middle = (low + high) // 2
         low, high = (low, middle) if worth_it(middle) else (middle, high)
     return max(_ROUND_TO, round(high / _ROUND_TO) * _ROUND_TO)
+
+
+def bearable(serving: Serving, limits: Limits) -> Serving:
+    """The same with local prefills no longer than decode can bear: half of the ITL limit, on the smallest replica that holds the model.
+
+    A threshold that suits a mixture of experts makes each local prefill of a dense model a gap over the limit, and then only shapes
+    with so many decode replicas that such gaps are rare would keep it.
+    """
+    if limits.itl_s is None or Role.DECODE not in serving.roles:
+        return serving
+    gpus = serving.roles[Role.DECODE].min_gpus
+    while gpus < serving.domain and not memory_fit(serving.model, serving.gpu, gpus, role=Role.DECODE).fits:
+        gpus *= 2
+    steps = StepTimes(serving.model, serving.gpu, gpus, serving.calibration)
+    tokens = int(limits.itl_s / 2 / steps.token_s) // _ROUND_TO * _ROUND_TO
+    below = min(serving.conditional.local_prefill_below, max(_ROUND_TO, tokens))
+    return replace(serving, conditional=replace(serving.conditional, local_prefill_below=below))
