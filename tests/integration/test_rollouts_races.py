@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from denvweb.core.errors import ConflictError
 from fleets import services as fleets
@@ -135,6 +136,10 @@ def test_a_reconciler_that_was_stopped_and_goes_on_changes_nothing(monkeypatch: 
         demo.tick(3.0, requests=20)
     for _ in range(3):  # into the hold, where there is nothing to decide
         demo.tick(1.0, requests=20)
+    with CaptureQueriesContext(connection) as seen:
+        assert sweep.rollouts_sweep(demo.fleets.now) == []  # it waits, and nothing of it is locked
+    locks = [query["sql"] for query in seen if "FOR NO KEY UPDATE" in query["sql"]]
+    assert len(seen) <= 14 and all("SKIP LOCKED" in sql for sql in locks)
     stale = Rollout.objects.select_related("stage__model", "to_release__model").get(pk=demo.rollout().pk)
     late: list[Any] = []
     real = sweep._write

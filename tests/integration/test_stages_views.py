@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from denvweb.core.errors import NotFoundError
 from fleets.models import Fleet
 from fleets.services import unit_set_routable
+from releases.healing import stages_unwell
 from releases.models import Release, Stage
 from releases.selectors.stages import preflight_view, stage_view, stages_view
 from tests.integration.rollouts_world import STAGE, Demo, make_api
@@ -47,6 +48,9 @@ def test_a_steady_stage_says_what_serves_over_rest_too() -> None:
         with CaptureQueriesContext(connection) as seen:
             assert len(stages_view()) == stages
         queries.append([query["sql"][:90] for query in seen.captured_queries])
+        with CaptureQueriesContext(connection) as healed:
+            assert len(stages_unwell(demo.fleets.now)) == stages - 1  # whose units are still to come up
+        assert len(healed) <= 10, [query["sql"][:90] for query in healed.captured_queries]
     assert len(queries[0]) == len(queries[1]) <= 14, queries
     Stage.objects.exclude(name="prod-us").delete()
     found = api.get("/api/v1/stages").json()
