@@ -26,6 +26,7 @@ urlpatterns: list[URLPattern] = [
     re_path(rf"^settings/(?P<action>{'|'.join(settings.ACTS)})$", settings.settings_act, name="settings-act"),
     path("releases", releases.releases, name="releases"),
     path("releases/new", releases.release_new, name="release-new"),
+    path("releases/new/fields", releases.release_fields, name="release-fields"),
     path("releases/dry-runs/<str:dry_run>", releases.dry_run, name="dry-run"),
     path("releases/<str:model>/<int:number>", releases.release, name="release"),
     path("stages/<str:model>/<str:name>", stage.stage, name="stage"),

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from django.contrib import messages
-from django.http import HttpResponse
+from django.http import HttpResponse, JsonResponse
 from django.shortcuts import redirect
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods, require_safe
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from denvweb.access import Action, access_model, actions_of, seen_by
 from denvweb.core.errors import DenvError, NotFoundError
@@ -20,6 +20,7 @@ from frontend import diffs, words
 from frontend.pages.base import PageRequest, actor, page, show, whole, write_refusal
 from frontend.pages.overview import two_releases
 from frontend.words import Badge
+from releases.domain.spec_edit import fields_of, with_value
 from releases.domain.views import DryRunView, ReleaseView, StageHead
 from releases.selectors.heads import stage_heads
 from releases.selectors.releases import PAGE, dry_run_view, release_view, releases_newest, releases_view
@@ -45,6 +46,7 @@ stages:
     rollout: { canary: 10%, steps: [50%, 100%], hold: 10m, bake: 30m }
 """
 _SHOWN = ((5, 10), (30, 3), (sys.maxsize, 1))  # with up to so many models, so many releases of each
+_FIELDS_MAX = 300
 _PLACE = re.compile(r"^[^:\s]*:(\d+):\d+\s")
 
 
@@ -184,6 +186,17 @@ def release_new(request: PageRequest) -> HttpResponse:
     except DenvError as error:
         context = {"failed": error}
     return whole(request, "_dry_run", context) if request.htmx else _editor(request, yaml, more=context)
+
+
+@require_POST
+@page
+def release_fields(request: PageRequest) -> JsonResponse:
+    """The text as a form; with `path` and `value`, the text with that value changed, and its form."""
+    yaml = request.POST.get("yaml", "").replace("\r\n", "\n")
+    if path := request.POST.get("path", ""):
+        yaml = with_value(yaml, path, request.POST.get("value", ""))
+    fields = [{"path": field.path, "value": field.value} for field in fields_of(yaml)[:_FIELDS_MAX]]
+    return JsonResponse({"yaml": yaml, "fields": fields})
 
 
 def _editor(

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,15 +25,20 @@ PAGES = {
     "attention": "/attention",
     "stage": STAGE,
     "stage, steady": "/stages/m150/prod-us",
+    "stage's units": f"{STAGE}/units?base=ds-flash@2",
     "stage's charts": f"{STAGE}/charts",
-    "stage, 24 h": f"{STAGE}?range=1440",
+    "charts, 24 h": f"{STAGE}/charts?range=1440",
     "fleets": "/fleets",
     "releases": "/releases",
     "release": "/releases/ds-flash/3",
     "new release": "/releases/new",
     "events": "/events",
     "events of a stage": "/events?stage=m150/prod-us",
+    "access": "/access",
+    "settings": "/settings",
+    "recipes": "/recipes",
 }
+_GLANCE_EVERY_S = 5.0  # as beat has it
 _LAG_ROUNDS = 40
 _CHART_ROUNDS = 5
 _CHART_SEEN = """
@@ -80,6 +86,29 @@ def web() -> Iterator[str]:
         process.terminate()
         process.wait(20)
         sys.stderr.write(log.read_text()[-2000:])
+
+
+@contextmanager
+def worker() -> Iterator[None]:
+    """What a worker does all the while that the overview depends on: glances are kept up, in a thread of their own."""
+    from django.utils import timezone
+
+    from metrics.services.glances import glances_write
+
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.wait(_GLANCE_EVERY_S):
+            glances_write(now=timezone.now())
+
+    glances_write(now=timezone.now())
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def session() -> str:
@@ -173,7 +202,7 @@ def main() -> None:
         seed()
     print(f"seeded in {time.perf_counter() - began:.0f} s", flush=True)
     counted = queries()
-    with web() as base:
+    with worker(), web() as base:
         took = times_ms(base, int(os.environ.get("ROUNDS", "20")))
         print(f"{'page':<20} {'queries':>7} {'median ms':>10} {'p95 ms':>8}")
         for name, values in took.items():

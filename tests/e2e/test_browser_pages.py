@@ -187,6 +187,25 @@ def test_the_editor_shows_the_dry_run_at_a_pause_in_typing(browser: Browser, liv
     assert browser.violations() == []
 
 
+def test_the_form_and_the_text_are_two_views_of_one_text(browser: Browser, live_server: LiveServer) -> None:
+    browser.driver.get(f"{live_server.url}/releases/new?from=ds-flash@8")
+    browser.find("#ed-form summary").click()
+    browser.wait(lambda: browser.run("return document.querySelector('[data-path=\"release.topology.prefill.gpus\"]')"))
+    gpus = browser.find("[data-path='release.topology.prefill.gpus']")
+    gpus.send_keys(Keys.CONTROL + "a" + Keys.NULL + "8", Keys.ENTER)
+    browser.wait(lambda: "prefill: { gpus: 8, replicas: 3 }" in browser.run("return document.getElementById('yaml').value"))
+    browser.wait(lambda: "It fits." in browser.find("#dry-run").text)  # the change was typed into the text, so it was run dry
+    browser.find("#yaml").click()  # a field that is being written in is left alone
+    text = browser.run("return document.getElementById('yaml').value").replace("gpus: 8", "gpus: 2")
+    browser.run(
+        "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input', {bubbles: true}))", browser.find("#yaml"), text
+    )
+    browser.wait(lambda: gpus.get_attribute("value") == "2")
+    assert browser.violations() == []
+    browser.width(390)
+    assert browser.too_wide() == ""
+
+
 def test_tiles_of_a_large_fleet_are_one_tab_stop(browser: Browser, live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("frontend.pages.fleets.fleet_maps", lambda: (samples.many_domains(),))
     browser.driver.get(f"{live_server.url}/fleets")
