@@ -9,14 +9,15 @@
   let timer = 0, asked = 0;
 
   async function ask(change) {
-    const number = ++asked;
-    const body = new URLSearchParams({ yaml: yaml.value, ...change });
+    const number = ++asked, sent = yaml.value;
+    const body = new URLSearchParams({ yaml: sent, ...change });
     try {
       const reply = await fetch(box.dataset.fields, { method: 'POST', body, headers: { 'X-CSRFToken': token.value }, redirect: 'error' });
       if (!reply.ok) throw new Error(String(reply.status));
       const fresh = await reply.json();
-      if (number !== asked) return;   // something was typed since
-      if (fresh.yaml !== yaml.value) { yaml.value = fresh.yaml; yaml.dispatchEvent(new Event('input', { bubbles: true })); }
+      if (yaml.value !== sent) { if (change.path) ask(change); return; }   // the text was typed in meanwhile, and is asked about again
+      if (number !== asked) return;
+      if (fresh.yaml !== sent) { yaml.value = fresh.yaml; yaml.dispatchEvent(new Event('input', { bubbles: true })); }
       show(fresh.fields);
     } catch { globalThis.denvLive?.unanswered(); }
   }
