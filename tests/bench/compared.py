@@ -71,23 +71,24 @@ def first_trip(rng: random.Random, per_s: float, times: float, world: World) -> 
 
 
 def compared(*, runs: int, few: int, seed: int) -> float:
-    """Print both tables; the worst ratio of false rollbacks among releases that are no more than 25% slower."""
+    """Print both tables; the worst ratio of false rollbacks among releases that are as fast as the baseline."""
     print("\n`over-baseline: 25%` on a p99: rollouts sent back for nothing\n")
     print("| requests | as fast as the baseline | exactly 25% slower |\n| --- | --- | --- |")
-    worst = 0.0
+    worst, at_edge, cells = 0.0, 0.0, len(WORLDS) * len(RATES_PER_S)
     for world in WORLDS:
         for per_s in RATES_PER_S:
             rng = random.Random(f"{seed} {world.name} {per_s}")
             wrong = [sum(first_trip(rng, per_s, times, world) is not None for _ in range(runs)) / runs for times in (1.0, OVER)]
-            worst = max(worst, *wrong)
+            worst, at_edge = max(worst, wrong[0]), at_edge + wrong[1] / cells
             print(f"| {per_s}/s, {world.name} | {wrong[0]:.1%} of {runs} | {wrong[1]:.1%} of {runs} |")
+    print(f"\nexactly 25% slower: {at_edge:.2%} of {cells * runs}; the alarm's part of the budget is {ALPHA:.2%}")
     print("\nand how soon slower releases are: requests of the canary and minutes, median (share found within the two holds)\n")
     print(f"| requests | {' | '.join(f'{times:g} times as slow' for times in TIMES)} |\n|{' --- |' * (1 + len(TIMES))}")
     for world in WORLDS:
         for per_s in RATES_PER_S:
             rng = random.Random(f"{seed} {world.name} {per_s} slow")
-            cells = [_found([first_trip(rng, per_s, times, world) for _ in range(few)]) for times in TIMES]
-            print(f"| {per_s}/s, {world.name} | {' | '.join(cells)} |")
+            found = [_found([first_trip(rng, per_s, times, world) for _ in range(few)]) for times in TIMES]
+            print(f"| {per_s}/s, {world.name} | {' | '.join(found)} |")
     return worst
 
 
