@@ -18,7 +18,18 @@ from denvweb.core import wire
 from fleets.agent import main as agent_main
 from fleets.agent import state
 from fleets.agent.config import Config, parse_config
-from fleets.domain.protocol import AgentReport, JoinReply, JoinRequest, NodeFacts, NodeSnapshot, RankReport, RankSpec
+from fleets.domain.protocol import (
+    AgentReport,
+    JoinReply,
+    JoinRequest,
+    LogAsk,
+    LogPiece,
+    LogPieceReply,
+    NodeFacts,
+    NodeSnapshot,
+    RankReport,
+    RankSpec,
+)
 from fleets.domain.types import EngineSpec, ModelShape, RankDesired, RankState, Role
 from fleets.engines.base import Capabilities, EngineAdapter, LaunchCommand
 
@@ -92,6 +103,8 @@ class FakeControl:
         self.port, self.sync_every_s = port, sync_every_s
         self.reports: dict[str, AgentReport] = {}
         self.facts: dict[str, NodeFacts] = {}
+        self.asks: tuple[LogAsk, ...] = ()  # logs that somebody reads
+        self.pieces: list[LogPiece] = []
         self.syncs = 0
         self.joins = 0
         self.listeners = 0
@@ -135,7 +148,7 @@ class FakeControl:
     def want(self, node: str, *ranks: RankSpec) -> None:
         """The node should run these from now on."""
         generation = self._wanted[node].generation + 1 if node in self._wanted else 1
-        self._wanted[node] = NodeSnapshot(node=node, generation=generation, ranks=ranks, sync_every_s=self.sync_every_s)
+        self._wanted[node] = NodeSnapshot(node=node, generation=generation, ranks=ranks, sync_every_s=self.sync_every_s, logs=self.asks)
         for event in self._pokes:
             event.set()
 
@@ -188,6 +201,11 @@ class FakeControl:
                 return 403, b'{"code": "forbidden", "detail": "the join token is not valid"}'
             self.joins += 1
             return 200, wire.encode(JoinReply({facts.name: f"node-{facts.name}.secret" for facts in request.nodes}))
+        if path == "/agent/v1/logs":
+            piece = wire.decode(body, LogPiece)
+            if piece.text:
+                self.pieces.append(piece)
+            return 200, wire.encode(LogPieceReply(go_on=any(ask.ask == piece.ask for ask in self.asks)))
         report = wire.decode(body, AgentReport)
         if credential != f"node-{report.node}.secret":
             return 401, b'{"code": "unauthorized", "detail": "no such credential"}'

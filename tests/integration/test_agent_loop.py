@@ -21,7 +21,7 @@ from denvweb.local.embedded import free_port
 from fleets.agent import cleanup, diff, processes, ranks, state
 from fleets.agent.config import Config, parse_config
 from fleets.agent.main import Agent
-from fleets.domain.protocol import RankSpec
+from fleets.domain.protocol import LogAsk, RankSpec
 from fleets.domain.types import RankDesired, RankState
 from tests.agent_fakes import STUBBORN, FakeControl, rank, shell_adapter_for
 
@@ -350,4 +350,25 @@ async def test_an_engine_starts_from_weights_whose_digest_is_right_and_from_no_o
         failed = await control.until_state("k-2", RankState.FAILED)
         assert failed.detail == f"the weights at {model} are others than the release names: sha256-{digest}, not sha256-{'0' * 16}"
         control.want("n1")
+        await control.until(lambda: control.rank("k-1") is None)
+
+
+async def test_a_log_that_is_asked_for_comes_in_pieces_and_goes_on_with_the_next_agent(control: FakeControl, tmp_path: Path) -> None:
+    writes = rank("k-1", "sh -c 'echo ready; echo hf_abcdefghijklmnopqrst; while :; do echo more; sleep 0.1; done'")
+    async with agent_on(config_of(control, tmp_path)):
+        control.want(NODE, writes)
+        await control.until_state("k-1", RankState.READY)
+        control.asks = (LogAsk("a-1", "k-1", follow=True),)
+        control.want(NODE, writes)
+        await control.until(lambda: len(control.pieces) > 1)
+    assert control.pieces[0].text.startswith("ready\n[hidden]\n")
+    seen = control.pieces[-1].end
+    control.asks, control.pieces = (LogAsk("a-1", "k-1", follow=True, position=seen),), []
+    async with agent_on(config_of(control, tmp_path)):
+        control.want(NODE, writes)
+        await control.until(lambda: bool(control.pieces))
+        assert control.pieces[0].start == seen
+        assert set(control.pieces[0].text.split()) == {"more"}
+        control.asks = ()
+        control.want(NODE)
         await control.until(lambda: control.rank("k-1") is None)

@@ -7,18 +7,23 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from asgiref.sync import sync_to_async
+from click.testing import CliRunner
 from django.contrib.auth.models import User
 from django.db import connection
-from django.test import AsyncClient
+from django.test import AsyncClient, Client
 from django.utils import timezone
 
 from denvweb.auth import token_create
-from denvweb.core.errors import ForbiddenError
+from denvweb.cli.main import cli
+from denvweb.core import wire
+from denvweb.core.errors import ForbiddenError, NotFoundError
 from fleets.agent import logs, state, tails
 from fleets.agent.redact import redact
 from fleets.agent.tails import LogTails
@@ -197,7 +202,7 @@ async def test_a_log_ends_where_it_ends_and_a_silent_node_is_named(tmp_path: Pat
 
 
 @pytest.mark.django_db
-def test_what_is_not_read_is_bounded_and_forgotten() -> None:
+def test_what_is_not_read_is_bounded_and_forgotten(client: Client) -> None:
     world, _, node, _ = _world()
     reader, sources = log_asks_open(stage=STAGE, wanted=LogWanted(Role.PREFILL, ordinal=0, follow=True))
     (ask,) = sources
@@ -206,6 +211,10 @@ def test_what_is_not_read_is_bounded_and_forgotten() -> None:
     taken = [log_piece_take(credential=credential, piece=LogPiece(ask.ask, n * 60_000, (n + 1) * 60_000, "x" * 60_000)) for n in range(12)]
     assert [reply.taken for reply in taken].count(False) == 3
     assert log_piece_take(credential=credential, piece=piece) == LogPieceReply(go_on=True)  # it came before: taken once
+    body = wire.encode(LogPiece(ask.ask, 0, 5, "again"))
+    over_http = client.post("/agent/v1/logs", body, content_type="application/json", headers={"Authorization": f"Bearer {credential}"})
+    assert over_http.json() == {"go_on": True, "taken": True}
+    assert client.post("/agent/v1/logs", body, content_type="application/json").status_code == 403
     seen: dict[str, int] = {}
     lines, done = log_texts_take(reader=reader, sources=sources, seen=seen)
     assert (sum(len(line.text) for line in lines), done) == (540_000, False)
@@ -242,3 +251,28 @@ async def test_what_cannot_be_read_is_said(query: str, status: int, code: str) -
     assert (answer.status_code, json.loads(answer.content)["code"]) == (status, code)
     assert (await AsyncClient().get(f"/api/v1/stages/{STAGE}/logs?{query}")).status_code == 401
     await sync_to_async(lambda: connection.close())()
+
+
+def test_the_command_prints_lines_with_their_replica_and_notes_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"unit": 1, "role": "decode", "ordinal": 0, "rank": 1, "node": "n1", "text": "one\ntwo\n", "note": ""}
+    asked: list[httpx.URL] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url)
+        if "missing" in request.url.path:
+            return httpx.Response(404, json={"code": "no-such-log", "detail": "Nothing of it runs.", "fields": {}})
+        note = json.dumps(said | {"text": "", "note": "n2 has sent nothing"})
+        text = f"retry: 3000\n\nevent: log\ndata: {json.dumps(said)}\n\n: alive\n\nevent: note\ndata: {note}\n\nevent: end\ndata: {{}}\n\n"
+        return httpx.Response(200, text=text, headers={"Content-Type": "text/event-stream"})
+
+    monkeypatch.setenv("DENV_URL", "http://testserver")
+    monkeypatch.setenv("DENV_TOKEN", "tok-1.x")
+    monkeypatch.setattr("denvweb.cli.client.httpx.Client", partial(httpx.Client, transport=httpx.MockTransport(answer)))
+    done = CliRunner().invoke(cli, ["logs", "m/s", "decode", "-f", "--replica", "1", "--since", "10m"])
+    assert done.stdout == "unit 1 decode 1 rank 1  one\nunit 1 decode 1 rank 1  two\n"
+    assert done.stderr == "unit 1 decode 1 rank 1: n2 has sent nothing\n"
+    assert dict(asked[0].params) == {"pool": "decode", "replica": "1", "since": "10m", "follow": "1"}
+    lines = CliRunner().invoke(cli, ["logs", "m/s", "decode", "--json"]).stdout.splitlines()
+    assert [json.loads(line)["text"] for line in lines] == ["one", "two"]
+    with pytest.raises(NotFoundError, match="Nothing of it runs"):
+        CliRunner().invoke(cli, ["logs", "m/missing", "decode"], catch_exceptions=False)
