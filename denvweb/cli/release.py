@@ -51,6 +51,8 @@ def with_prompts(text: str, path: Path) -> str:
             raise InvalidError(f"{path}:{named.place.line}: the prompts in {named.name} cannot be read: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise InvalidError(f"{path}:{named.place.line}: {named.name} is not text in UTF-8 (byte {error.start})") from error
+        except ValueError as error:
+            raise InvalidError(f"{path}:{named.place.line}: {named.name!r} is no name of a file") from error
     return all_put_in(text, contents)
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from denvweb.cli.release import with_prompts
+from denvweb.core.errors import InvalidError
 from releases.domain.spec import ReleaseFile, parse
 
 
@@ -143,3 +145,20 @@ def test_the_command_starts_without_django(tmp_path: Path) -> None:
     code = "import sys, denvweb.cli.main, denvweb.cli.client, denvweb.cli.release, denvweb.cli.metrics; print('django' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_prompts_are_read_beside_the_file_or_refused(tmp_path: Path) -> None:
+    text = """stages: { prod: { rollout: { probe: { prompts: "prompts.txt" } } } }\n"""
+    path = tmp_path / "denv.yaml"
+    with pytest.raises(InvalidError, match=r"denv.yaml:1: the prompts in prompts.txt cannot be read: No such file"):
+        with_prompts(text, path)
+    (tmp_path / "prompts.txt").write_bytes(b"\xff")
+    with pytest.raises(InvalidError, match="is not text in UTF-8"):
+        with_prompts(text, path)
+    (tmp_path / "prompts.txt").write_text("x" * 200_000)
+    with pytest.raises(InvalidError, match="has 200,000 bytes; at most 32,768"):
+        with_prompts(text, path)
+    (tmp_path / "prompts.txt").write_text("Say hello.\n")
+    assert with_prompts(text, path) == text.replace('"prompts.txt"', '["Say hello."]')
+    with pytest.raises(InvalidError, match="is no name of a file"):
+        with_prompts(text.replace("prompts.txt", "a\\0b"), path)
