@@ -113,7 +113,8 @@ class Bench(Site):
             self.instance.until(lambda wanted=wanted: self._observed(wanted, names), timeout_s=60, what="all have it", every_s=0.05)  # type: ignore[misc]  # a lambda with a default
             took.append(time.time() - began)
             time.sleep(5)
-        self.say("a new generation with all 1,000 agents", f"{max(took):6.2f} s (the slowest of {_TOUCHES})")
+        each = ", ".join(f"{one:.2f}" for one in sorted(took))
+        self.say("a new generation with all 1,000 agents", f"{max(took):6.2f} s (the slowest of {each})")
         self.figures["generation_all_s"] = max(took)
         quiet = len(self._syncs(time.time() - 4))
         began = self._touch(names[:2])
