@@ -130,7 +130,8 @@ def _chart(name: str, title: str, found: WhatIf, limit_s: float | None, of: Call
             values = rounded((of(point)[index] for point in curve.at), 1000)
             lines.append(Line(f"{label} {quantile}", colour, values, dashed=colour == "canary", thin=index == 0))
     limit = Limit(limit_s * 1000, f"limit {limit_s * 1000:,.0f} ms") if limit_s else None
-    top = limit.value * 2.5 if limit else None
+    highest = max((value for line in lines for value in line.values if value is not None), default=0.0)
+    top = max(1.2 * limit.value, min(1.1 * highest, 3 * limit.value)) if limit else None
     key = (Key("in force", "base"), Key("advised", "canary"), Key("thin: p50", "note"))
     figure = _over_load(charts.figure([], lines, unit="ms", limit=limit, top=top), loads)
     return Chart(name, title, _say(found, limit_s, of), key, figure, big=True)
