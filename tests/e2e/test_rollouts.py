@@ -12,8 +12,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from denvweb.cli.client import Client
+from fleets.domain.views import FleetMap
 from metrics.domain.views import EventView
 from releases.domain.views import PreflightView, RolloutView, StageView
+from tests.chaos.watch import Seen, Watch
 from tests.e2e.browser import Browser
 from tests.e2e.instance import ROOT, Instance
 
@@ -87,6 +89,57 @@ def go_back_in_the_browser(demo: Instance, target: str) -> float:
         return time.monotonic() - began_s
     finally:
         browser.close()
+
+
+def fill_the_fleet(demo: Instance) -> list[str]:
+    """Take every domain that no unit of the stable release stands on out of use; the nodes. What is warm there stops."""
+    client = demo.client()
+    stage = client.get(f"stages/{STAGE}", StageView)
+    mine = {unit.domain for unit in stage.units if unit.release == f"ds-flash@{stage.release}"}
+    fleet = next(fleet for fleet in client.get_list("fleets", FleetMap) if fleet.fleet in stage.fleets)
+    nodes = [node.node for domain in fleet.domains if domain.domain not in mine for node in domain.nodes]
+    for node in nodes:
+        client.post(f"nodes/{node}/drain", dict[str, Any], {"reason": "the fleet is full"})
+    demo.until(
+        lambda: {unit.domain for unit in client.get(f"stages/{STAGE}", StageView).units} == mine, timeout_s=60, what="only they stand"
+    )
+    return nodes
+
+
+def serving(seen: Seen) -> int:
+    """Units that a router may send to, of all releases."""
+    return sum(seen.capacity(release) for release in {unit.release for unit in seen.table.units})
+
+
+def test_in_place_on_a_full_fleet_back_and_forward(demo: Instance, tmp_path: Path) -> None:
+    client = demo.client()
+    demo.until(lambda: client.get(f"stages/{STAGE}", StageView).state == "steady", timeout_s=90, what="steady")
+    stable = f"ds-flash@{client.get(f'stages/{STAGE}', StageView).release}"
+    nodes = fill_the_fleet(demo)
+    watch = Watch(demo.home / "routers")
+    try:
+        with watch.watching():
+            path = release_file(tmp_path, "in-place", "  engine: { decode: { speculative-draft-length: 5 } }")
+            traffic = start_traffic(demo, tmp_path, 50)
+            first = roll_out(demo, path)
+            plan = client.get(f"rollouts/{first}", RolloutView).plan
+            assert (plan.surge, plan.capacity_ratio_min) == (False, 0.5)
+            canary = f"ds-flash@{plan.to_release}"
+            demo.until(lambda: watch.tables and canary in watch.tables[-1].weights, timeout_s=60, what="the canary has its share")
+            assert (watch.tables[-1].capacity(canary), watch.tables[-1].capacity(stable)) == (1, 1)
+            client.post(f"stages/{STAGE}/rollback", RolloutView, {"reason": "to see that it goes back"})
+            back = demo.until(lambda: ended(client, first), timeout_s=90, what="it is back")
+            assert back.state == "rolled-back", back.why
+            assert watch.tables[-1].weights == {stable: 10_000} and watch.tables[-1].capacity(stable) == 2
+            again = roll_out(demo, path)
+            second = demo.until(lambda: ended(client, again), timeout_s=120, what="it is through")
+            assert second.state == "succeeded", second.why
+            assert watch.tables[-1].capacity(f"ds-flash@{second.to_release}") == 2
+        assert report_of(traffic)["failed"] == 0
+        assert min(serving(seen) for seen in watch.tables) / 2 >= plan.capacity_ratio_min  # the other unit served all the while
+    finally:
+        for node in nodes:
+            client.post(f"nodes/{node}/uncordon", dict[str, Any], {})
 
 
 def test_a_slow_release_goes_back_by_itself(demo: Instance, tmp_path: Path) -> None:
