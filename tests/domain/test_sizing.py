@@ -37,7 +37,7 @@ LIMITS = Limits(ttft_s=2.0, itl_s=0.05)
 
 @cache
 def sized(process: Process, *, rate: float = 60.0, aggregated: bool = False) -> Sizing:
-    return size(FLASH, Need(replace(process, rate_per_s=rate), LIMITS), random.Random, aggregated=aggregated)
+    return size(FLASH, Need(replace(process, rate_per_s=rate), LIMITS, requests=1500), random.Random, aggregated=aggregated)
 
 
 def gpus_of(sizing: Sizing, role: Role) -> int:
@@ -221,7 +221,7 @@ def test_each_condition_is_shown_with_its_number() -> None:
 
 
 def test_prefill_heavy_traffic_of_a_large_model_is_computed_both_ways_on_the_same_gpus() -> None:
-    found = advise(FLASH, Need(replace(LONG_PROMPTS, rate_per_s=40.0), LIMITS), random.Random, gpus=12)
+    found = advise(FLASH, Need(replace(LONG_PROMPTS, rate_per_s=40.0), LIMITS, requests=1000), random.Random, gpus=12)
     assert all(condition.holds for condition in found.conditions)
     assert {one.kind for one in found.contenders} == {"disaggregated", "aggregated"}
     assert all(one.shape.gpus <= found.gpus for one in found.contenders)
@@ -230,13 +230,13 @@ def test_prefill_heavy_traffic_of_a_large_model_is_computed_both_ways_on_the_sam
 
 
 def test_short_prompts_are_not_worth_disaggregating() -> None:
-    found = advise(FLASH, Need(LONG_OUTPUTS, LIMITS), random.Random, gpus=4)
+    found = advise(FLASH, Need(LONG_OUTPUTS, LIMITS, requests=1000), random.Random, gpus=4)
     assert found.advice == "aggregated"
     assert "traffic-shape" in found.sentence
 
 
 def test_a_shape_that_misses_a_limit_never_wins() -> None:
-    found = advise(FLASH, Need(replace(LONG_PROMPTS, rate_per_s=200.0), LIMITS), random.Random, gpus=8)
+    found = advise(FLASH, Need(replace(LONG_PROMPTS, rate_per_s=200.0), LIMITS, requests=1000), random.Random, gpus=8)
     assert not any(one.meets for one in found.contenders)
     assert (found.winner, found.advice) == ("", "neither")
     one_fits = [replace(one, capacity_per_s=99.0) for one in found.contenders]
@@ -245,6 +245,6 @@ def test_a_shape_that_misses_a_limit_never_wins() -> None:
 
 def test_an_engine_without_roles_is_named_as_the_reason() -> None:
     serving = replace(FLASH, cannot_disaggregate="sglang cannot hand over here")
-    found = advise(serving, Need(LONG_PROMPTS, LIMITS), random.Random, gpus=16)
+    found = advise(serving, Need(LONG_PROMPTS, LIMITS, requests=1000), random.Random, gpus=16)
     assert found.absent == {"disaggregated": "sglang cannot hand over here"}
     assert found.advice == "aggregated"
