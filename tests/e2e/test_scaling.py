@@ -45,7 +45,7 @@ def test_a_prefill_pool_grows_under_load_and_is_drained_without_losing_a_request
     assert done.status == 0, done.err
     demo.until(lambda: client.get(f"stages/{STAGE}", StageView).state == "steady", timeout_s=90, what="the stage serves")
     demo.until(lambda: client.get(f"stages/{STAGE}", StageView).endpoint, timeout_s=30, what="its router is there")
-    load = prompts(demo, tmp_path, "load", per_s=4, seconds=35)
+    load = prompts(demo, tmp_path, "load", per_s=4, seconds=24)
     demo.until(lambda: prefill("ready") >= 2, timeout_s=60, what="a prefill replica more serves")
     decided = next(event for event in view().decisions if event.kind == "scale.decided" and "prefill 1 ->" in event.sentence)
     assert decided.evidence["budget_gpus"] == 8
@@ -54,7 +54,7 @@ def test_a_prefill_pool_grows_under_load_and_is_drained_without_losing_a_request
 
     refused = demo.run("scale", STAGE, "--prefill", "9")
     assert refused.status == 2 and "max: 9" in refused.err
-    light = prompts(demo, tmp_path, "light", per_s=1, seconds=30)
+    light = prompts(demo, tmp_path, "light", per_s=1, seconds=20)
     set_by_hand = demo.run("scale", STAGE, "--prefill", "1", "--reason", "the launch is over")
     assert set_by_hand.status == 0 and "set by" in set_by_hand.out, set_by_hand.err
     print(set_by_hand.out)
@@ -64,7 +64,7 @@ def test_a_prefill_pool_grows_under_load_and_is_drained_without_losing_a_request
         what="the drained replicas have ended",
     )
     lost, answered = failed(light)
-    assert lost == 0 and answered == 30
+    assert lost == 0 and answered == 20
     given_back = demo.run("scale", STAGE, "--auto")
     assert given_back.status == 0, given_back.err
     print(given_back.out)
