@@ -28,7 +28,7 @@ from releases.domain.rollout_types import (
     SetWeights,
     StopUnit,
 )
-from releases.domain.rollout_units import confirmed, in_slot, of_release, serving, silent, split
+from releases.domain.rollout_units import confirmed, fetching, in_slot, of_release, serving, silent, split
 
 CONFIRM_S = 30.0  # a live router that has not taken a table by then is not counted on
 
@@ -54,7 +54,9 @@ def bring_up(state: RolloutState, obs: Observations, now: datetime, move: Move) 
     if unit is not None:
         changes = {"bring_up_s": _elapsed(state, now)} if unit.complete and _elapsed(state, now) >= 1 else {}
         held = Reason.NODES_UNREACHABLE if silent(unit) else None
-        return Outcome(unit.complete, waits_for(unit, obs.routers), held, changes=changes)
+        return Outcome(
+            unit.complete, waits_for(unit, obs.routers), held, timed=not fetching(unit), changes=changes or _begins_later(state, unit, now)
+        )
     if any(other.stopping and other.slot == move.slot for other in obs.units):
         return Outcome(why=f"unit {move.slot} is stopping; its GPUs are taken over then")
     placed = obs.place(state.new, move.placement)
@@ -72,6 +74,12 @@ def bring_up(state: RolloutState, obs: Observations, now: datetime, move: Move) 
         effects=(CreateUnit(move.slot, state.new, placed),),
         events=(event,),
     )
+
+
+def _begins_later(state: RolloutState, unit: UnitView, now: datetime) -> dict[str, Any]:
+    """The deadline is for engines to start: while weights come it is moved on, seldom, so that half of it is left when they are there."""
+    late = fetching(unit) and _elapsed(state, now) > state.policy.deadline_s / 2
+    return {"entered_at": now} if late else {}
 
 
 def probe(state: RolloutState, obs: Observations, now: datetime, move: Move) -> Outcome:

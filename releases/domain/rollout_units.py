@@ -31,6 +31,11 @@ def silent(unit: UnitView) -> bool:
     return not unit.ready and not unit.failed and ReplicaState.UNKNOWN in states
 
 
+def fetching(unit: UnitView) -> bool:
+    """Whether weights of it are on their way to a node: its agent sees to it that a fetch which stands still fails."""
+    return any(rank.state is RankState.FETCHING for pool in unit.pools for replica in pool.replicas for rank in replica.ranks)
+
+
 def crash_loops(unit: UnitView) -> bool:
     """Whether a rank that came with the unit's own release keeps dying; pools that were kept have an earlier release's history."""
     own = (replica for pool in unit.pools for replica in pool.replicas if replica.release == unit.release)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fleets.domain.protocol import GpuReport
-from fleets.domain.types import UnitSpec
+from fleets.domain.protocol import GpuReport, RankReport
+from fleets.domain.types import RankState, UnitSpec
 from fleets.models import GpuClaim
 from fleets.services import unit_stop
 from releases.models import Rollout
@@ -85,3 +85,23 @@ def test_a_unit_on_a_broken_gpu_moves_to_another_domain_and_where_there_is_none_
     (kept,) = [unit for unit in demo.units() if unit.unit == second.unit]
     assert kept.routable and kept.complete and "GPU 0 of" in kept.leaving
     assert demo.weights() == {"ds-flash@1": 10_000}
+
+
+def test_weights_that_take_longer_than_the_rollouts_deadline_do_not_fail_it() -> None:
+    demo = Demo(domains=2)
+    demo.release()
+    demo.tick()
+    demo.fleets.sync()  # agents read what to run, and say nothing of it yet
+    waiting = [(agent, rank.rank_id) for agent in demo.fleets.agents.values() for rank in agent.snapshot.ranks]
+    assert waiting
+    for agent, rank_id in waiting:
+        agent.states[rank_id] = RankReport(rank_id, RankState.FETCHING, detail="weights 43% (12 GB of 28 GB), about 3 min")
+    for _ in range(5):
+        demo.tick(240)  # twice the deadline of 10 minutes
+    row = demo.rollout()
+    assert row.state not in Rollout.ENDED
+    assert "weights 43%" in row.why, row.why
+    for agent, _ in waiting:
+        agent.states.clear()
+    demo.settle()
+    assert demo.rollout().state == Rollout.State.SUCCEEDED
