@@ -59,7 +59,7 @@ def test_a_prefill_pool_grows_under_load_and_is_drained_without_losing_a_request
     assert set_by_hand.status == 0 and "set by" in set_by_hand.out, set_by_hand.err
     print(set_by_hand.out)
     demo.until(
-        lambda: [len(pool.replicas) for unit in client.get(f"stages/{STAGE}", StageView).units for pool in unit.pools][0] == 1,
+        lambda: len(client.get(f"stages/{STAGE}", StageView).units[0].pools[0].replicas) == 1,
         timeout_s=90,
         what="the drained replicas have ended",
     )
