@@ -121,6 +121,9 @@ MOST_QUERIES = {  # one of each reads the roles of whoever asks
     "/releases": 8,
     "/releases/ds-flash/1": 12,
     "/events": 6,
+    "/settings": 12,
+    "/access": 12,
+    "/recipes": 12,
 }
 
 
