@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from fleets.router.heads import AnswerHead
+from fleets.router.taker import Leg, LegError, Taker
 from fleets.router.telemetry import now
-from fleets.router.upstream import Address, Connection, Leg, LegError, Pool, Taker
+from fleets.router.upstream import Address, Connection, Pool
 
 
 class Whole:

@@ -11,8 +11,9 @@ from fleets.domain import stall
 from fleets.domain.types import Role
 from fleets.router.exchange import exchange
 from fleets.router.policy import ReplicaState, Stage
+from fleets.router.taker import LegError, LegFailure
 from fleets.router.telemetry import Telemetry, now
-from fleets.router.upstream import LegError, LegFailure, Pool
+from fleets.router.upstream import Pool
 from metrics.domain.types import Route
 
 DEADLINE_S = 2.0

@@ -14,8 +14,9 @@ from fleets.router.chunks import content_of
 from fleets.router.heads import AnswerHead
 from fleets.router.policy import ReplicaState
 from fleets.router.relay import Relay, failure_of, has_content, is_text
+from fleets.router.taker import Leg, LegError, Taker
 from fleets.router.telemetry import now
-from fleets.router.upstream import Connection, Leg, LegError, Taker
+from fleets.router.upstream import Connection
 
 OPENING_MAX_BYTES = 1 << 16  # of a stream that has no token yet; then it is passed on as it is
 LEASE_SHARE = 0.8  # of a lease that decode may take to come to life; the rest is for clocks and the way

@@ -24,8 +24,9 @@ from fleets.router.openai import Ask
 from fleets.router.policy import Choice, ReplicaState
 from fleets.router.relay import Relay, whole_answer
 from fleets.router.services import Services
+from fleets.router.taker import Leg, LegError, LegFailure, Taker
 from fleets.router.telemetry import Series, now
-from fleets.router.upstream import Connection, Leg, LegError, LegFailure, Taker
+from fleets.router.upstream import Connection
 from fleets.router.wanted import Wanted
 from metrics.domain.types import Route
 

@@ -11,8 +11,9 @@ from fleets.router.exchange import Whole
 from fleets.router.heads import AnswerHead
 from fleets.router.policy import ReplicaState, UnitState
 from fleets.router.services import Services
+from fleets.router.taker import Leg, LegError, LegFailure, Taker
 from fleets.router.telemetry import now
-from fleets.router.upstream import Connection, Leg, LegError, LegFailure, Taker
+from fleets.router.upstream import Connection
 from fleets.router.wires import Wire
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from fleets.domain.types import Role
 from fleets.router.admission import Gate
 from fleets.router.moved import Ledger
 from fleets.router.prefix import Blocks, PrefixIndex
-from fleets.router.upstream import LegFailure
+from fleets.router.taker import LegFailure
 from fleets.router.wires import NIXL, WIRES, Wire
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,9 @@ from fleets.router import openai
 from fleets.router.chunks import content_of, template_of, text_chunks
 from fleets.router.client import Client
 from fleets.router.heads import AnswerHead
+from fleets.router.taker import Leg, LegError, Taker
 from fleets.router.telemetry import FLUSH_GAPS, Trace, now
-from fleets.router.upstream import Connection, Leg, LegError, Taker
+from fleets.router.upstream import Connection
 
 _DONE = b"data: [DONE]"
 _DONE_CHUNK = b"e\r\ndata: [DONE]\n\n\r\n"

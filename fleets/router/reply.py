@@ -11,8 +11,8 @@ from fleets.router.callers import Caller
 from fleets.router.client import Client
 from fleets.router.heads import AnswerHead, Headers, RequestHead
 from fleets.router.openai import Ask
+from fleets.router.taker import LegError, LegFailure
 from fleets.router.telemetry import Trace, now
-from fleets.router.upstream import LegError, LegFailure
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

@@ -71,7 +71,7 @@ def test_axe_finds_nothing_and_nothing_scrolls_sideways(browser: Browser, live_s
     if name.startswith(("stage", "what-if")):
         browser.wait(lambda: browser.run("return document.querySelectorAll('.plot .main-svg').length"))
     check_looks(browser)
-    expected = ["404"] if name == "missing" else []
+    expected = {"missing": ["404"], "logs": ["/logs?pool="]}.get(name, [])  # no engine of this evening is there to write a log
     assert [line for line in browser.complaints() if not any(word in line for word in expected)] == []
 
 

@@ -1,3 +1,3 @@
 import pytest
 
-pytest.register_assert_rewrite("tests.integration.engine_contract")
+pytest.register_assert_rewrite("tests.integration.engine_contract", "tests.integration.engine_peers")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from denvweb.core.errors import NotFoundError
 from fleets.domain.hardware import GPUS
@@ -26,8 +25,7 @@ from fleets.domain.views import (
     UnitView,
 )
 from metrics.domain.glance import NAMES, POINTS, STEP_S, GlanceView, Values
-from metrics.domain.types import Metric
-from metrics.domain.views import AlarmVerdict, BreachView, EventView, FrameView, GroupView, LatencyView, LineView, MetricsView
+from metrics.domain.views import AlarmVerdict, BreachView, EventView, FrameView, LineView
 from releases.catalog import catalog
 from releases.domain.scaling_views import ScaleView
 from releases.domain.serving import process_of, serving_of
@@ -44,8 +42,8 @@ from releases.domain.views import (
     StageView,
 )
 from releases.selectors.ground import Ground
+from tests.integration.page_figures import NOW, metrics, values_of
 
-NOW = datetime.now(UTC).replace(microsecond=0)
 YAML = """\
 release:
   model: ds-flash
@@ -328,49 +326,17 @@ def held_stage() -> StageView:
 # ---- figures ----
 
 
-def _wave(base: float, swing: float, points: int, start: int = 0) -> tuple[float | None, ...]:
-    return tuple(None if i < start else base + swing * math.sin(i / 5) + swing * 0.4 * math.sin(i * 1.7) for i in range(points))
-
-
 def frame(*, stage: str, names: Sequence[str], span_s: float, step_s: float, by: str = "release", now: datetime = NOW) -> FrameView:
     points = int(span_s // step_s)
     at = tuple(now - timedelta(seconds=step_s * (points - i)) for i in range(points))
     view = next((view for view in stages() if view.stage == stage), rolling_stage())
     keys = {"unit": [unit.unit for unit in view.units], "total": ["total"]}.get(by, list(view.releases))
-    lines = [LineView(key, name, values) for i, key in enumerate(keys) for name in names for values in _values(name, i, points)]
+    lines = [LineView(key, name, values) for i, key in enumerate(keys) for name in names for values in values_of(name, i, points)]
     return FrameView(stage, step_s, at, tuple(lines))
 
 
 def frames(*, stage: str, names: Mapping[str, Sequence[str]], span_s: float, step_s: float, now: datetime = NOW) -> dict[str, FrameView]:
     return {by: frame(stage=stage, names=group, span_s=span_s, step_s=step_s, by=by, now=now) for by, group in names.items()}
-
-
-def _values(name: str, index: int, points: int) -> list[tuple[float | None, ...]]:
-    start = round(points * 0.8) if index else 0
-    seconds = {
-        "ttft.p50": 0.42, "ttft.p99": 1.1, "itl.p50": 0.018, "itl.p99": 0.055 + 0.008 * index,
-        "phase.queue": 0.2, "phase.prefill": 0.18, "phase.transfer": 0.04, "phase.first-step": 0.026,
-        "gauge.kv_use": 0.7 / (1 + index), "requests": 32.4 / (1 + 8 * index),
-        "errors": 0.06, "errors.timeout": 0.04, "errors.decode": 0.02, "local_ratio": 0.17,
-        "gauge.prefill_queue": 11 / (1 + index), "transfer.p99": 0.047 + 0.004 * index,
-    }  # fmt: skip
-    return [_wave(seconds[name], seconds[name] * 0.06, points, start)] if name in seconds else []
-
-
-def latency(p99_s: float) -> LatencyView:
-    return LatencyView(1204, p99_s / 3, p99_s / 2.5, p99_s / 1.5, p99_s, False)
-
-
-def group(name: str, per_s: float) -> GroupView:
-    latencies = {Metric.TTFT: latency(1.12), Metric.ITL: latency(0.055), Metric.KV_TRANSFER: latency(0.047)}
-    return GroupView(
-        name, round(per_s * 60), per_s, 0.002, {"timeout": 1}, latencies, 9000, 4000, 0.3, 0.17, {"short": 40}, {"kv_use": 0.7}
-    )
-
-
-def metrics(*, stage: str, span_s: float, by: str = "release", now: datetime = NOW) -> MetricsView:
-    groups = (group("u-1", 29.2), group("u-2", 3.2)) if by == "unit" else (group("ds-flash@7", 29.2), group("ds-flash@8", 3.2))
-    return MetricsView(stage, now, span_s, by, groups, group("", 32.4))
 
 
 def events() -> tuple[EventView, ...]:

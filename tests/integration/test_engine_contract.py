@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from fleets.domain.types import Role
-from tests.integration.engine_contract import CONTRACT, FATAL, Peer, Trio, until
+from tests.integration.engine_contract import CONTRACT, FATAL
+from tests.integration.engine_peers import Peer, Trio, until
 from tests.integration.engine_support import free_base
 
 METRIC_TYPES: dict[str, str] = json.loads((Path(__file__).parent / "vllm_metric_types.json").read_text(encoding="utf-8"))

@@ -15,8 +15,9 @@ from fleets.router.answer import Answer
 from fleets.router.chunks import ChunkError, Unchunker, size_of, text_chunks, whole_chunks
 from fleets.router.heads import AnswerHeads, HeadError, RequestHead, RequestHeads, parse_answer
 from fleets.router.relay import Relay
+from fleets.router.taker import LegError, Taker
 from fleets.router.telemetry import Trace
-from fleets.router.upstream import Connection, LegError, Pool, Taker
+from fleets.router.upstream import Connection, Pool
 from tests.integration.fake_engine import engines
 from tests.integration.router_bench import chat, message, plain_unit, router, table
 from tests.integration.test_router_framing import _connection, _Echo, _Transport

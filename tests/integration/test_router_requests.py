@@ -9,8 +9,8 @@ import pytest
 
 from fleets.router.answer import Answer
 from fleets.router.relay import Relay
+from fleets.router.taker import LegError
 from fleets.router.telemetry import Trace
-from fleets.router.upstream import LegError
 from metrics.domain.types import AlarmSpec, Metric, Route, SeriesKey
 from tests.integration.fake_engine import WORDS, engines
 from tests.integration.router_bench import chat, pd_unit, plain_unit, router, table

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fleets.domain.types import Role
-from tests.integration.engine_contract import FATAL, Trio
+from tests.integration.engine_contract import FATAL
+from tests.integration.engine_peers import Trio
 from tests.vllm.client import ask, prompt, said, stream
 from tests.vllm.load import Load
 from tests.vllm.test_f_contract import trio_of

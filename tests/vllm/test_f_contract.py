@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from fleets.domain.types import Role
-from tests.integration.engine_contract import CONTRACT, Peer, Trio
+from tests.integration.engine_contract import CONTRACT
+from tests.integration.engine_peers import Peer, Trio
 from tests.integration.test_engine_contract import METRIC_TYPES
 from tests.vllm.world import LEASE_S, TINY, WHOLE, Lab
 
