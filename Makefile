@@ -70,7 +70,10 @@ build/bench: pyproject.toml
 bench-simulator: setup-test  ## how fast the simulator is: a million requests, and 100,000 GPUs
 	$(BIN)/python -m tests.bench.simulator
 
-bench-sizing: setup-test  ## what is foretold beside what was measured: the simulated engine in real time, vLLM, InferenceX, DeepSeek's day
+bench-sizing: setup-test  ## what is foretold beside what was measured, and beside aiconfigurator (850 MB into build/aiconfigurator)
+	@test -x build/aiconfigurator/bin/aiconfigurator || { echo "installing aiconfigurator into build/aiconfigurator (half a minute, 850 MB)" \
+		&& $(PYTHON) -m venv build/aiconfigurator && build/aiconfigurator/bin/pip install -qq --disable-pip-version-check aiconfigurator==0.12.0; } \
+		|| echo "aiconfigurator cannot be installed: going on without it"
 	$(BIN)/python -m tests.bench.sizing
 
 bench-autoscale: setup-test  ## the scaling policy on recorded traces, beside every static shape and a planner by means

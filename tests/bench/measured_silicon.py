@@ -78,14 +78,25 @@ class Fit:
     guesses_s: Mapping[str, float]  # by the row's id
 
 
-def read_points(folder: Path) -> list[Point]:
+def fit_of(points: Sequence[Point], guesses_s: Mapping[str, float]) -> Fit:
+    """Errors of guesses that are there already, over the points that have one."""
+    wrong = [abs(guesses_s[point.id] / point.measured_s - 1) for point in points if point.id in guesses_s]
+    return Fit(sum(wrong) / len(wrong), median(wrong), guesses_s)
+
+
+def read_rows(folder: Path) -> list[dict[str, str]]:
     """Every row that says how many sequences decode together: all aggregated ones, and 274 of those with roles."""
     file = folder / _FILE
     if not file.exists():
         return []
     with file.open(encoding="utf-8") as lines:
         rows = [row for row in csv.DictReader(lines) if row["batch_size"] or row["decode_batch_size"]]
-    return [_point(row) for row in rows if float(row["silicon_tpot_ms"] or 0) > 0]
+    return [row for row in rows if float(row["silicon_tpot_ms"] or 0) > 0]
+
+
+def read_points(folder: Path) -> list[Point]:
+    """The rows of `read_rows`, in their order."""
+    return [_point(row) for row in read_rows(folder)]
 
 
 def _point(row: dict[str, str]) -> Point:
@@ -121,7 +132,6 @@ def _gpus(row: dict[str, str], prefix: str) -> int:
 def cross_validated(points: Sequence[Point]) -> Fit:
     """Five folds. On four of them a collective's cost is chosen, and for each backend `measured = offset + factor * model`."""
     guesses: dict[str, float] = {}
-    wrong: list[float] = []
     for fold in range(_FOLDS):
         known = [point for index, point in enumerate(points) if index % _FOLDS != fold]
         doubling_s = min(_DOUBLINGS_S, key=lambda seconds: _training_error(known, seconds))
@@ -130,8 +140,7 @@ def cross_validated(points: Sequence[Point]) -> Fit:
             for point in points[fold::_FOLDS]:
                 if point.backend == backend:
                     guesses[point.id] = max(1e-4, offset_s + factor * _with(point, doubling_s).model_s)
-                    wrong.append(abs(guesses[point.id] / point.measured_s - 1))
-    return Fit(sum(wrong) / len(wrong), median(wrong), guesses)
+    return fit_of(points, guesses)
 
 
 def alone_factors(folder: Path) -> list[float]:

@@ -1,7 +1,7 @@
 """`make bench-sizing`: what timing model and simulator foretell, beside what was measured. Tables, then one JSON line.
 
 `python -m tests.bench.sizing [TRACES]`: the folder with recorded traces and measured points; without one those parts are left out.
-About four minutes, most of it in real time.
+About six minutes, most of it in real time.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ import asyncio
 import json
 import logging
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fleets.domain.sizing.cases import DEEPSEEK_DAY
 from fleets.domain.sizing.interval import COVERED_RATIO, DENSE, EXPERTS
-from tests.bench import realtime
-from tests.bench.measured_silicon import alone_factors, coverage, cross_validated, factors_of, read_points
+from tests.bench import realtime, sizing_peer
+from tests.bench.measured_silicon import Fit, Point, alone_factors, coverage, cross_validated, factors_of, fit_of, read_points, read_rows
 from tests.bench.measured_vllm import HALVES, calibrated, errors, read_systems
 
 _TRACES = Path("../shared/data/traces")
+_PEER_ROWS = 400  # two minutes
 _MOVED = 0.02  # that an interval's end may be off what is found anew
 
 
@@ -83,6 +86,35 @@ def _against_silicon(traces: Path) -> dict[str, float]:
         "interval_coverage": inside.other_families,
         "interval_coverage_other_folds": inside.other_folds,
         "dense_ttft_factor_median": middle,
+    } | _beside_peer(traces, points, fit)
+
+
+def _beside_peer(traces: Path, points: Sequence[Point], fit: Fit) -> dict[str, float]:
+    """aiconfigurator on a sample of the same rows; both are judged on those that it can say a TPOT for."""
+    if not sizing_peer.installed():
+        print(f"\n*** NOT COMPARED WITH aiconfigurator: it is not in {sizing_peer.HOME}, where `make bench-sizing` installs it ***\n")
+        return {}
+    asked = sizing_peer.sample(read_rows(traces), _PEER_ROWS)
+    answers_s = sizing_peer.tpot_s(asked)
+    both = [point for point in points if point.id in answers_s]
+    if not both:
+        raise SystemExit("aiconfigurator says a TPOT for none of the rows")
+    ours, theirs = fit_of(both, fit.guesses_s), fit_of(both, answers_s)
+    fitted = cross_validated([replace(point, model_s=answers_s[point.id], doublings=0.0) for point in both])
+    print(f"TPOT         on the {len(both)} of {len(asked)} sampled points that both predict:")
+    for name, one in (
+        ("denv, cross-validated", ours),
+        ("aiconfigurator 0.12.0, HYBRID", theirs),
+        ("aiconfigurator, with an offset and a factor as ours", fitted),
+    ):
+        print(f"             {name:<52} {one.mape:.1%} off on average, median {one.median:.1%}")
+    return {
+        "both_points": len(both),
+        "silicon_tpot_mape_both": ours.mape,
+        "silicon_tpot_median_error_both": ours.median,
+        "aiconfigurator_tpot_mape_both": theirs.mape,
+        "aiconfigurator_tpot_median_error_both": theirs.median,
+        "aiconfigurator_tpot_mape_fitted": fitted.mape,
     }
 
 
