@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 from fleets.domain.protocol import RouteReplica, RouterTable, RouteUnit
 from fleets.domain.types import Role
 from metrics.domain.types import Metric
-from tests.integration.engine_support import until_healthy
+from tests.integration.engine_support import free_base, until_healthy
 from tests.integration.router_bench import MODEL, Answer, Bench, chat, message, router, table
 
 
@@ -28,19 +27,13 @@ class Sim:
     process: asyncio.subprocess.Process
 
 
-def _free_ports(count: int) -> list[int]:
-    """First ports of runs of three that nobody has."""
+def _free_bases(count: int) -> list[int]:
+    """First ports of runs of three that nobody has, and that are apart from each other."""
     found: list[int] = []
-    for first in range(21_000, 29_000, 7):
-        try:
-            for port in (first, first + 1, first + 2):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        found.append(first)
-        if len(found) == count:
-            break
+    while len(found) < count:
+        base = free_base()
+        if all(abs(base - other) >= 3 for other in found):
+            found.append(base)
     return found
 
 
@@ -48,7 +41,7 @@ def _free_ports(count: int) -> list[int]:
 async def _sims(*roles: Role, protocol: str = "vllm-nixl") -> AsyncIterator[list[Sim]]:
     made: list[Sim] = []
     try:
-        for role, port in zip(roles, _free_ports(len(roles)), strict=True):
+        for role, port in zip(roles, _free_bases(len(roles)), strict=True):
             flags = [
                 "--port",
                 str(port),

@@ -27,17 +27,18 @@
     const parts = path.split('.'), head = parts.slice(0, parts[0] === 'stages' ? 2 : 1);
     return [head.join(' '), parts.slice(head.length).join(' ') || path];
   }
+  function put(input, value) { input.value = input.dataset.written = value; }
   function field(item, name) {
     const label = document.createElement('label'), input = document.createElement('input');
     label.className = 'field'; label.textContent = name;
-    input.value = item.value; input.dataset.path = item.path; input.autocomplete = 'off'; input.spellcheck = false;
+    put(input, item.value); input.dataset.path = item.path; input.autocomplete = 'off'; input.spellcheck = false;
     label.append(input);
     return label;
   }
   function show(fields) {
     const old = [...form.querySelectorAll('input')];
     if (old.length === fields.length && old.every((input, i) => input.dataset.path === fields[i].path)) {
-      old.forEach((input, i) => { if (input !== document.activeElement && input.value !== fields[i].value) input.value = fields[i].value; });
+      old.forEach((input, i) => { if (input !== document.activeElement) put(input, fields[i].value); });
       return;
     }
     const groups = new Map();
@@ -54,7 +55,12 @@
     if (!fields.length) form.textContent = 'The text can not be read yet; the dry run says where.';
   }
 
-  const write = (input) => { if (input.dataset.path) ask({ path: input.dataset.path, value: input.value }); };
+  // Once for each value: leaving a field after Enter would otherwise write it again, over what was typed into the text since.
+  const write = (input) => {
+    if (!input.dataset.path || input.value === input.dataset.written) return;
+    input.dataset.written = input.value;
+    ask({ path: input.dataset.path, value: input.value });
+  };
   form.addEventListener('change', (e) => { e.stopPropagation(); write(e.target); });
   form.addEventListener('input', (e) => e.stopPropagation());   // not yet the text's
   form.addEventListener('keydown', (e) => { if (e.key === 'Enter') { e.preventDefault(); write(e.target); } });
