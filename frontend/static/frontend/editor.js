@@ -19,7 +19,7 @@
       if (number !== asked) return;
       if (fresh.yaml !== sent) { yaml.value = fresh.yaml; yaml.dispatchEvent(new Event('input', { bubbles: true })); }
       show(fresh.fields);
-    } catch { globalThis.denvLive?.unanswered(); }
+    } catch { globalThis.denvLive?.unanswered(); return false; }
   }
 
   // One group for the release and one for each stage; what is in a group is named by the rest of its path.
@@ -59,7 +59,7 @@
   const write = (input) => {
     if (!input.dataset.path || input.value === input.dataset.written) return;
     input.dataset.written = input.value;
-    ask({ path: input.dataset.path, value: input.value });
+    ask({ path: input.dataset.path, value: input.value }).then((taken) => { if (taken === false) delete input.dataset.written; });
   };
   form.addEventListener('change', (e) => { e.stopPropagation(); write(e.target); });
   form.addEventListener('input', (e) => e.stopPropagation());   // not yet the text's
