@@ -32,7 +32,7 @@ run: setup  ## start all of denv
 	@$(BIN)/denv up
 
 test: setup-test lint types  ## everything that must hold: lint, types, tests
-	$(BIN)/pytest --numprocesses 3 --dist loadscope
+	$(BIN)/pytest --numprocesses 2 --dist loadscope
 
 test-vllm: setup-test  ## denv with real vLLM engines on this machine's CPU (2.7 GB into build/vllm)
 	@sh tests/vllm/setup.sh build/vllm

@@ -9,23 +9,22 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.slurm import lane as slurm_lane
 from tests.vllm.lane import sentence
 
-# These start a whole denv. Each chain runs in one worker, one after another: three at once would starve each other on two cores.
-_CHAINS = (
-    ("tests/chaos/", "tests/e2e/test_kills", "tests/e2e/test_scaling"),
-    ("tests/e2e/test_demo", "tests/e2e/test_rollouts", "tests/vllm/"),
-)
+# These start a whole denv. Two of them at once would starve each other on two cores, so one worker runs them one after another.
+_WHOLE_INSTANCES = (
+    "tests/chaos/", "tests/e2e/test_demo", "tests/e2e/test_kills", "tests/e2e/test_rollouts", "tests/e2e/test_scaling", "tests/vllm/",
+)  # fmt: skip
 
 
-class TwoInstancesAtATime(LoadScopeScheduling):  # type: ignore[misc]  # xdist's base class is untyped
-    """Two chains of whole instances, which wait more than they compute, and every other test wherever there is room."""
+class OneInstanceAtATime(LoadScopeScheduling):  # type: ignore[misc]  # xdist's base class is untyped
+    """Whole instances together in one worker, every other test wherever there is room."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((f"whole instances {chain[0]}" for chain in _CHAINS if nodeid.startswith(chain)), nodeid)
+        return "whole instances" if nodeid.startswith(_WHOLE_INSTANCES) else nodeid
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> TwoInstancesAtATime:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneInstanceAtATime:
     """xdist's own hook for this."""
-    return TwoInstancesAtATime(config, log)
+    return OneInstanceAtATime(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
