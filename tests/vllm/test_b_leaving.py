@@ -138,6 +138,6 @@ def test_a_decode_that_comes_too_late_gets_nothing_to_do(lab: Lab) -> None:
     assert LEASE_S * 0.6 < took_s < LEASE_S + 2, took_s
     assert lab.routed(TINY, "events_total", event="kv.expired") == lost + 2
     assert prefill.figures()["prompt"] - asked == 1400  # each asked once: there was no other decode to begin anew for
-    all_free_within_the_lease(lab)
     answer = lab.until(lambda: (now := ask(lab.router(TINY), TINY, tokens)).status_code == 200 and now, timeout_s=30, what="it is in again")
     assert said(answer) == lab.alone(tokens)
+    all_free_within_the_lease(lab)
