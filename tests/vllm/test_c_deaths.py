@@ -114,7 +114,8 @@ def lost_kv(lab: Lab, prefill: Engine, decode: Engine, prompts: list[list[int]])
             clients.submit(lambda: said(ask(lab.router(TINY), TINY, prompts[1]))),
         ]
         computed = sum(map(len, prompts))
-        lab.until(lambda: prefill.figures()["prompt"] - before >= computed, timeout_s=LEASE_S / 2, what="prefill has answered")
+        lab.until(lambda: prefill.figures()["prompt"] - before >= computed, timeout_s=LEASE_S / 2, what="prefill has computed")
+        lab.until(lambda: lab.routed(TINY, "decode_inflight") == len(prompts), timeout_s=LEASE_S / 2, what="the router has its answers")
         prefill.kill()
         decode.thaw()
         return [answer.result() for answer in answers]
