@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 Values = Sequence[float | None]
+_PANEL = 0.78  # of its height that a panel draws on; the rest is for its name above
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +265,42 @@ def figure(
         "yaxis": _axis(range=[0, highest], nticks=5, tickformat=",", ticksuffix="%" if unit == "%" else ""),
     }
     return {"data": data, "layout": layout, "unit": unit}
+
+
+def panels(
+    at: Sequence[datetime], stacks: Sequence[tuple[str, Sequence[Line]]], *, unit: str = "", marks: Sequence[Mark] = ()
+) -> dict[str, Any]:
+    """Stacked bands in one panel for each name, under each other over the same time and to the same scale, so that they compare."""
+    whole = figure(at, [], unit=unit, marks=marks)
+    layout, height = whole["layout"], 1 / max(1, len(stacks))
+    top = max((_top(lines, "stack", None, None) for _, lines in stacks), default=1.0)
+    for place, (name, lines) in enumerate(stacks):
+        axis = "y" if place == 0 else f"y{place + 1}"
+        for line in lines:
+            whole["data"].append({**_stack_trace(line, [iso(instant) for instant in at], unit), "stackgroup": axis, "yaxis": axis})
+        begin = 1 - height * (place + 1)
+        layout[f"yaxis{axis[1:]}"] = {**layout["yaxis"], "range": [0, top], "nticks": 3, "domain": [begin, begin + height * _PANEL]}
+        if len(stacks) > 1:
+            layout["annotations"].append(_panel_text(name, begin + height * _PANEL))
+    if stacks:
+        layout["xaxis"]["anchor"] = f"y{len(stacks)}" if len(stacks) > 1 else "y"
+    layout["hoversubplots"] = "axis"
+    return whole
+
+
+def _panel_text(text: str, y: float) -> dict[str, Any]:
+    font = {"size": 11, "color": "@ink-2"}
+    return {
+        "xref": "paper",
+        "x": 0.01,
+        "xanchor": "left",
+        "yref": "paper",
+        "y": y,
+        "yanchor": "bottom",
+        "text": text,
+        "showarrow": False,
+        "font": font,
+    }
 
 
 def plain(charts: Sequence[Chart]) -> list[Mapping[str, Any]]:

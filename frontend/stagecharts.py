@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from frontend import charts, words
+from frontend import charts, tailchart, words
 from frontend.charts import Chart, Key, Limit, Line, Mark, Say, Values, newest, rounded
 from frontend.pages.overview import two_releases
 from metrics.domain.views import FrameView
@@ -30,12 +30,7 @@ SPANS = (
     Span(360, "6 h", 120, 15_000),
     Span(1440, "24 h", 600, 60_000),
 )
-PHASES = (  # from the bottom of the stack up
-    ("phase.first-step", "first decode step", "ph-4"),
-    ("phase.transfer", "transfer", "ph-3"),
-    ("phase.prefill", "prefill", "ph-2"),
-    ("phase.queue", "queue", "ph-1"),
-)
+PHASES = tuple((f"phase.{phase}", text, colour) for phase, text, colour in tailchart.RAMP)
 ERRORS = (  # what a client sees, and the router's classes behind it
     ("queue full, 429", ("errors.queue-full",)),
     ("too late, 504", ("errors.timeout",)),
@@ -52,6 +47,7 @@ _PATTERNS = ("", "/", "", "x")
 TITLES = {
     "ttft": "TTFT, at the router",
     "itl": "ITL, at the router",
+    "tail": tailchart.TITLE,
     "phases": "TTFT by phase, mean",
     "errors": "Errors by class, per minute",
     "queue": "Prefill queue, depth",
@@ -84,13 +80,18 @@ def marks(stage: str, span: Span, now: datetime) -> tuple[Mark, ...]:
 def build(stage: StageHead, span: Span, drawn: Sequence[Mark], now: datetime) -> list[Chart]:
     """All charts of the page, from one read of the figures."""
     names = (*(name for name, _, _ in PHASES), "requests", "errors", *(name for _, classes in ERRORS for name in classes), "local_ratio")
-    groups = {"release": (*LATENCIES, "requests", "transfer.p99"), "total": names, "unit": ("gauge.prefill_queue", "gauge.kv_use")}
+    groups = {
+        "release": (*LATENCIES, "requests", "transfer.p99", *(name for name, _, _ in tailchart.PHASES)),
+        "total": names,
+        "unit": ("gauge.prefill_queue", "gauge.kv_use"),
+    }
     frames = frames_view(stage=stage.stage, names=groups, span_s=span.minutes * 60.0, step_s=span.step_s, now=now)
     frame, total, by_unit = (frames[by] for by in groups)
     since = _since(total)
     built = [
         _latency(stage, frame, drawn, "ttft"),
         _latency(stage, frame, drawn, "itl"),
+        tailchart.build(frame, _release_order(stage, frame), drawn),
         _phases(total, drawn),
         _errors(stage, total, drawn),
         _queue(stage, by_unit, drawn),

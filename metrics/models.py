@@ -30,6 +30,7 @@ class Window(models.Model):
     counters = models.JSONField(default=dict)
     alarms = models.JSONField(default=dict)
     histograms = models.JSONField(default=dict)
+    split = models.TextField(default="", db_default="", blank=True)  # metrics.domain.split
 
     class Meta:
         constraints = [

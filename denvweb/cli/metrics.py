@@ -34,6 +34,13 @@ def _phases(group: GroupView) -> str:
     return "  ".join(_ms(phase.mean_s if phase else None) for phase in phases) + " ms"
 
 
+def _slowest(group: GroupView) -> str:
+    tail = group.slowest
+    if tail is None:
+        return "-"
+    return "  ".join(_ms(seconds) for seconds in (tail.queue_s, tail.prefill_s, tail.transfer_s, tail.first_step_s)) + " ms"
+
+
 def _gauge(name: str, form: Callable[[float], str]) -> Callable[[GroupView], str]:
     return lambda group: form(group.gauges[name]) if name in group.gauges else "-"
 
@@ -50,6 +57,7 @@ def _kv_moved(group: GroupView) -> str:
 _ROWS: tuple[tuple[str, tuple[str, ...], Callable[[GroupView], str]], ...] = (
     ("ttft  p50 p90 p99", ("ttft",), lambda g: _quantiles(g.latencies.get(Metric.TTFT))),
     ("  queue prefill kv 1st", ("queue", "kv-transfer"), _phases),
+    ("  of the slowest 1%", (), _slowest),
     ("itl   p50 p90 p99", ("itl",), lambda g: _quantiles(g.latencies.get(Metric.ITL))),
     ("e2e   p50 p90 p99", ("e2e",), lambda g: _quantiles(g.latencies.get(Metric.E2E))),
     ("error-rate", ("error-rate",), lambda g: format_ratio(g.error_ratio)),

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from fleets.router.openai import Usage
 from metrics.domain.alarm import AlarmCounter
 from metrics.domain.histogram import Histogram
+from metrics.domain.split import Split
 from metrics.domain.types import AlarmSpec, Metric, Route, SeriesDelta, SeriesKey
 
 FLUSH_GAPS = 64  # gaps that a stream keeps to itself before they are counted
@@ -39,8 +40,8 @@ class Series:
     """
 
     __slots__ = (
-        "_counters", "_histograms", "_idle", "_judged", "alarms", "e2e", "first_step", "gaps", "key", "prefill", "queue", "remote",
-        "requests", "tokens_cached", "tokens_in", "tokens_out", "tokens_remote", "tokens_uncached", "total_counters",
+        "_counters", "_histograms", "_idle", "_judged", "_split", "alarms", "e2e", "first_step", "gaps", "key", "phases", "prefill",
+        "queue", "remote", "requests", "tokens_cached", "tokens_in", "tokens_out", "tokens_remote", "tokens_uncached", "total_counters",
         "total_histograms", "transfer", "ttft", "ttft_limit_s",
     )  # fmt: skip
 
@@ -51,10 +52,12 @@ class Series:
         self.watch(alarms)
         self._counters: dict[str, int] = {}
         self._histograms: dict[Metric, Histogram] = {}
+        self._split = Split()
         self._idle = 0
         self.total_counters: dict[str, int] = {}
         self.total_histograms: dict[Metric, Histogram] = {}
         self.requests = self.tokens_in = self.tokens_out = self.tokens_cached = self.tokens_uncached = self.tokens_remote = 0
+        self.phases: list[tuple[float, float, float, float]] = []  # of one request each: what adds up to its TTFT
         self.ttft: list[float] = []
         self.queue: list[float] = []
         self.prefill: list[float] = []
@@ -83,6 +86,9 @@ class Series:
                     held = self._histograms[metric] = Histogram()
                 held.record_all(times)
                 times.clear()
+        if self.phases:
+            self._split.record_all(self.phases)
+            self.phases.clear()
 
     def _gather(self) -> None:
         self.fold()
@@ -107,12 +113,13 @@ class Series:
             counters=self._counters,
             histograms={metric: histogram.to_data() for metric, histogram in self._histograms.items()},
             alarms=alarms,
+            split=self._split.bins,
         )
         for name, count in self._counters.items():
             self.total_counters[name] = self.total_counters.get(name, 0) + count
         for metric, histogram in self._histograms.items():
             self.total_histograms.setdefault(metric, Histogram()).merge(histogram)
-        self._counters, self._histograms = {}, {}
+        self._counters, self._histograms, self._split = {}, {}, Split()
         return delta
 
     @property
@@ -326,10 +333,14 @@ class Trace:
         """The parts of TTFT, which add up to it exactly; returns the KV transfer. A failed prefill done locally counts as prefill."""
         head_s, prefill_s, queued_s = self.head_s, self.prefill_s, self.queued_s
         if series.remote and prefill_s is not None and queued_s is not None and head_s is not None:
-            series.prefill.append(prefill_s - queued_s)
-            series.transfer.append(head_s - prefill_s)
-            series.first_step.append(max(0.0, first_s - head_s))
-            return head_s - prefill_s
+            computed_s, transfer_s, first_step_s = prefill_s - queued_s, head_s - prefill_s, max(0.0, first_s - head_s)
+            series.prefill.append(computed_s)
+            series.transfer.append(transfer_s)
+            series.first_step.append(first_step_s)
+            series.phases.append((queued_s - self.start_s, computed_s, transfer_s, first_step_s))
+            return transfer_s
         if self.sent_s is not None:
-            series.prefill.append(first_s - (queued_s if queued_s is not None else self.start_s))
+            begun_s = queued_s if queued_s is not None else self.start_s
+            series.prefill.append(first_s - begun_s)
+            series.phases.append((begun_s - self.start_s, first_s - begun_s, 0.0, 0.0))
         return None

@@ -84,6 +84,7 @@ def group_view(group: str, figures: Figures, gauges: Mapping[str, float], span_s
         gauges=dict(gauges),
         remote=counters.get(ROUTED, 0) - counters.get(LOCAL, 0),
         kv_lost=counters.get("kv.failed", 0) + counters.get("kv.recomputed", 0),
+        slowest=figures.split.tail(),
     )
 
 
@@ -106,7 +107,13 @@ def is_line(name: str) -> bool:
     if metric_of(name) is not None or name in _COUNTED or name in _RATIOS:
         return True
     head, _, tail = name.partition(".")
-    return head in ("errors", "reason", "gauge") and bool(tail)
+    return is_tail(name) or (head in ("errors", "reason", "gauge") and bool(tail))
+
+
+def is_tail(name: str) -> bool:
+    """Whether it is a phase of the slowest requests: `tail.queue`, a mean over those at or over the p99 of TTFT."""
+    head, _, phase = name.partition(".")
+    return head == "tail" and phase in _PHASES
 
 
 def line_value(name: str, figures: Figures, span_s: float) -> float | None:
@@ -116,6 +123,9 @@ def line_value(name: str, figures: Figures, span_s: float) -> float | None:
         histogram = figures.histograms.get(metric.value)
         quantile = None if name.startswith("phase.") else _STATISTICS[name.partition(".")[2]]
         return None if histogram is None else histogram.mean if quantile is None else histogram.quantile(quantile)
+    if is_tail(name):
+        tail = figures.split.tail()
+        return None if tail is None else getattr(tail, f"{name.partition('.')[2].replace('-', '_')}_s")
     if name in _RATIOS:
         part, whole = _RATIOS[name]
         return ratio(figures.counters.get(part, 0), figures.counters.get(ROUTED if part == LOCAL else whole, 0))
@@ -124,4 +134,4 @@ def line_value(name: str, figures: Figures, span_s: float) -> float | None:
 
 def is_count(name: str) -> bool:
     """Whether a step without a request is a 0 in its line, and not a gap."""
-    return metric_of(name) is None and name not in _RATIOS
+    return metric_of(name) is None and name not in _RATIOS and not is_tail(name)

@@ -21,6 +21,12 @@ MIN_S = 1e-6  # shorter than any latency that a router can see; counted as zero
 _SCALE = 1 / log(GAMMA)
 _SHIFT = 1000  # keeps what `int` cuts positive: log_G(MIN_S) is -691, and cutting is cheaper than flooring
 _MIDDLE = 2 * GAMMA / (GAMMA + 1)
+LOWEST_BUCKET = int(log(MIN_S) * _SCALE + _SHIFT) - _SHIFT  # of anything that is not zero
+
+
+def bucket_of(seconds: float) -> int:
+    """The bucket of a latency over `MIN_S`."""
+    return int(log(seconds) * _SCALE + _SHIFT) - _SHIFT
 
 
 def bucket_value_s(index: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 SYNTHETIC = " synthetic"  # ends the name of an alarm on requests that denv made
 
@@ -98,6 +99,16 @@ class HistogramData:
     zeros: int = 0
 
 
+class SplitBin(NamedTuple):
+    """Streams with a TTFT in one bin (metrics.domain.split), and what each of its phases took, all of them together."""
+
+    n: int
+    queue_us: int
+    prefill_us: int
+    transfer_us: int
+    first_step_us: int
+
+
 @dataclass(frozen=True, slots=True)
 class SeriesDelta:
     """What happened on one series since the report before.
@@ -111,3 +122,4 @@ class SeriesDelta:
     counters: dict[str, int] = field(default_factory=dict)
     histograms: dict[Metric, HistogramData] = field(default_factory=dict)
     alarms: dict[str, AlarmCount] = field(default_factory=dict)
+    split: dict[int, SplitBin] = field(default_factory=dict)  # TTFT's phases by bins of TTFT

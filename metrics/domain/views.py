@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from metrics.domain.split import Tail
 from metrics.domain.types import Metric
 
 
@@ -42,6 +43,7 @@ class GroupView:
     gauges: dict[str, float]  # newest: prefill_queue, prefill_inflight, decode_inflight, kv_use, ...
     remote: int = 0  # requests whose KV was to be moved from prefill to decode
     kv_lost: int = 0  # of which it failed, or decode computed all again
+    slowest: Tail | None = None  # those at or over the p99 of TTFT, by phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class FrameView:
     step_s: float
     at: tuple[datetime, ...]
     lines: tuple[LineView, ...]
+    slowest: dict[str, Tail] = field(default_factory=dict)  # by group, over all steps; only where a line `tail.<phase>` was asked for
 
 
 @dataclass(frozen=True, slots=True)

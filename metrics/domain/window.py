@@ -9,6 +9,9 @@ from typing import Any
 from denvweb.core import wire
 from metrics.domain.alarm import plus
 from metrics.domain.histogram import Histogram
+from metrics.domain.split import Split
+from metrics.domain.split import pack as pack_split
+from metrics.domain.split import unpack as unpack_split
 from metrics.domain.types import AlarmCount, HistogramData, Metric
 
 
@@ -41,6 +44,7 @@ class Figures:
     counters: dict[str, int] = field(default_factory=dict)
     alarms: dict[str, AlarmCount] = field(default_factory=dict)
     histograms: dict[str, Histogram] = field(default_factory=dict)
+    split: Split = field(default_factory=Split)
 
     def add(self, other: Figures) -> None:
         """Add other sums."""
@@ -48,6 +52,7 @@ class Figures:
         self.add_alarms(other.alarms)
         for metric, histogram in other.histograms.items():
             self.histogram(metric).merge(histogram)
+        self.split.merge(other.split.bins)
 
     def add_counters(self, counters: Mapping[str, int]) -> None:
         """Add counts by name."""
@@ -66,12 +71,18 @@ class Figures:
         for metric, data in histograms.items():
             self.histogram(metric.value).merge(data)
 
-    def add_kept(self, counters: Mapping[str, int], alarms: Mapping[str, Any], histograms: Mapping[str, str]) -> None:
+    def add_kept(self, counters: Mapping[str, int], alarms: Mapping[str, Any], histograms: Mapping[str, str], split: str = "") -> None:
         """Add a row as it is kept in the database."""
         self.add_counters(counters)
         self.add_alarms({name: wire.from_plain(plain, AlarmCount) for name, plain in alarms.items()})
         for metric, text in histograms.items():
             unpack_into(self.histogram(metric), text)
+        self.add_split(split)
+
+    def add_split(self, text: str) -> None:
+        """Add what a row keeps of TTFT's phases."""
+        if text:
+            self.split.merge(unpack_split(text))
 
     def histogram(self, metric: str) -> Histogram:
         """The histogram of a metric, made when it is missing."""
@@ -80,7 +91,8 @@ class Figures:
             held = self.histograms[metric] = Histogram()
         return held
 
-    def kept(self) -> tuple[dict[str, int], dict[str, Any], dict[str, str]]:
-        """What goes into the row's three columns."""
+    def kept(self) -> tuple[dict[str, int], dict[str, Any], dict[str, str], str]:
+        """What goes into the row's four columns."""
         alarms = {name: wire.to_plain(count) for name, count in self.alarms.items()}
-        return self.counters, alarms, {metric: pack(histogram) for metric, histogram in self.histograms.items()}
+        histograms = {metric: pack(histogram) for metric, histogram in self.histograms.items()}
+        return self.counters, alarms, histograms, pack_split(self.split.bins)

@@ -40,11 +40,11 @@ def metrics_view(*, stage: str, span_s: float, by: str = "release", now: datetim
     groups: dict[str, Figures] = defaultdict(Figures)
     units: dict[str, set[str]] = defaultdict(set)
     rows = users_windows(stage=stage, begin=begin, end=now).values_list(
-        "start_at", "unit", "prefill_release", "decode_release", "route", "counters", "histograms"
+        "start_at", "unit", "prefill_release", "decode_release", "route", "counters", "histograms", "split"
     )
-    for start_at, unit, prefill, decode, route, counters, histograms in rows.iterator():
+    for start_at, unit, prefill, decode, route, counters, histograms, split in rows.iterator():
         group = group_of(by, unit=unit, prefill_release=prefill, decode_release=decode)
-        groups[group].add_kept(with_route(counters, route), {}, histograms)
+        groups[group].add_kept(with_route(counters, route), {}, histograms, split)
         units[group].add(unit)
         firsts[group] = min(start_at, firsts.get(group, start_at))
     total = Figures()

@@ -11,7 +11,9 @@ from datetime import datetime, timedelta
 from django.db.models.fields.json import KeyTextTransform
 
 from denvweb.core.errors import InvalidError
-from metrics.domain.figures import TOTAL, gauge_sum, group_of, group_order, is_count, is_line, line_value, metric_of, with_route
+from metrics.domain.figures import TOTAL, gauge_sum, group_of, group_order, is_count, is_line, is_tail, line_value, metric_of, with_route
+from metrics.domain.split import Split, Tail
+from metrics.domain.split import unpack as unpack_split
 from metrics.domain.views import FrameView, LineView
 from metrics.domain.window import Figures, unpack_into
 from metrics.models import ROLLED_S, WINDOW_S, GaugeWindow
@@ -44,9 +46,22 @@ def frames_view(*, stage: str, names: Mapping[str, Sequence[str]], span_s: float
     read = _read(stage, names, begin, end, step)
     gauges = _gauges(stage, names, read.groups_by_unit, begin, end, step)
     return {
-        by: FrameView(stage, float(step), at, tuple(_lines(wanted, read.cells[by], gauges[by], points, step)))
+        by: FrameView(stage, float(step), at, tuple(_lines(wanted, read.cells[by], gauges[by], points, step)), _slowest(read.cells[by]))
         for by, wanted in names.items()
     }
+
+
+def _slowest(cells: Cells) -> dict[str, Tail]:
+    """Of all steps together, by group."""
+    found = {}
+    for group, steps in cells.items():
+        split = Split()
+        for figures in steps.values():
+            split.merge(figures.split.bins)
+        tail = split.tail()
+        if tail is not None:
+            found[group] = tail
+    return found
 
 
 def _lines(
@@ -85,9 +100,12 @@ def _metrics(names: Iterable[str]) -> list[str]:
 
 def _read(stage: str, names: Mapping[str, Sequence[str]], begin: datetime, end: datetime, step: int) -> _Read:
     """One pass over the windows, with only the histograms that the lines need."""
-    wanted = {by: (any(metric_of(name) is None for name in group), _metrics(group)) for by, group in names.items()}
-    metrics = sorted({metric for _, group in wanted.values() for metric in group})
-    counted = any(counts for counts, _ in wanted.values())
+    wanted = {
+        by: (any(metric_of(name) is None and not is_tail(name) for name in group), _metrics(group), any(map(is_tail, group)))
+        for by, group in names.items()
+    }
+    metrics = sorted({metric for _, group, _ in wanted.values() for metric in group})
+    counted, parted = (any(each[place] for each in wanted.values()) for place in (0, 2))
     found = _Read({by: defaultdict(lambda: defaultdict(Figures)) for by in names}, {by: defaultdict(set) for by in names})
     rows = (users_windows if step % ROLLED_S == 0 else fine_windows)(stage=stage, begin=begin, end=end).values_list(
         "start_at",
@@ -96,15 +114,20 @@ def _read(stage: str, names: Mapping[str, Sequence[str]], begin: datetime, end: 
         "decode_release",
         "route",
         *(["counters"] if counted else []),
+        *(["split"] if parted else []),
         *(KeyTextTransform(metric, "histograms") for metric in metrics),
     )
     for start_at, unit, prefill, decode, route, *rest in rows.iterator(chunk_size=5000):
         counters = with_route(rest.pop(0), route) if counted else {}
+        split = unpack_split(rest.pop(0)) if parted else {}
         texts, index = dict(zip(metrics, rest, strict=True)), int((start_at - begin).total_seconds()) // step
-        for by, (counts, of) in wanted.items():
+        for by, (counts, of, parts) in wanted.items():
             group = group_of(by, unit=unit, prefill_release=prefill, decode_release=decode)
             found.groups_by_unit[by][unit].add(group)
-            _add(found.cells[by][group][index], counters if counts else {}, {metric: texts[metric] for metric in of})
+            cell = found.cells[by][group][index]
+            _add(cell, counters if counts else {}, {metric: texts[metric] for metric in of})
+            if parts:
+                cell.split.merge(split)
     return found
 
 

@@ -76,12 +76,13 @@ def _windows_merge(start_at: datetime, series: Sequence[SeriesDelta]) -> None:
     for row in held:
         key = SeriesKey(**{name: getattr(row, name) for name in KEY_FIELDS})
         if key in wanted:
-            sums.setdefault(key, Figures()).add_kept(row.counters, row.alarms, row.histograms)
+            sums.setdefault(key, Figures()).add_kept(row.counters, row.alarms, row.histograms, row.split)
     for delta in series:
         figures = sums.setdefault(delta.key, Figures())
         figures.add_counters(delta.counters)
         figures.add_alarms(delta.alarms)
         figures.add_histograms(delta.histograms)
+        figures.split.merge(delta.split)
     windows_write(start_at, WINDOW_S, sums, settled=False)
 
 
@@ -89,7 +90,7 @@ def windows_write(start_at: datetime, seconds: int, sums: Mapping[SeriesKey, Fig
     """Write whole rows, over what was there."""
     rows = []
     for key, figures in sums.items():
-        counters, alarms, histograms = figures.kept()
+        counters, alarms, histograms, split = figures.kept()
         rows.append(
             Window(
                 **{name: getattr(key, name) for name in KEY_FIELDS},
@@ -99,10 +100,11 @@ def windows_write(start_at: datetime, seconds: int, sums: Mapping[SeriesKey, Fig
                 counters=counters,
                 alarms=alarms,
                 histograms=histograms,
+                split=split,
             )
         )
     Window.objects.bulk_create(
-        rows, update_conflicts=True, unique_fields=_WINDOW_UNIQUE, update_fields=["settled", "counters", "alarms", "histograms"]
+        rows, update_conflicts=True, unique_fields=_WINDOW_UNIQUE, update_fields=["settled", "counters", "alarms", "histograms", "split"]
     )
 
 

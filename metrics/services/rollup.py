@@ -39,7 +39,7 @@ def _roll_up(stage: str, start_at: datetime) -> None:
     late = rolled.filter(settled=True).exists()  # the other 10 s rows are gone: these came afterwards, and are added
     for row in (*fine, *(rolled if late else ())):
         key = SeriesKey(**{name: getattr(row, name) for name in KEY_FIELDS})
-        sums[key].add_kept(row.counters, row.alarms, row.histograms)
+        sums[key].add_kept(row.counters, row.alarms, row.histograms, row.split)
     windows_write(start_at, ROLLED_S, sums, settled=late)
     if late:
         fine.delete()

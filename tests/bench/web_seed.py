@@ -46,8 +46,8 @@ def seed() -> None:
         cursor.execute("ANALYZE")
 
 
-def _histograms() -> list[str]:
-    """What a few hundred requests in one window look like, in the form that rows keep."""
+def _shapes() -> list[tuple[str, str]]:
+    """What sixty requests in one window look like, in the form that rows keep: histograms, and TTFT's phases."""
     from metrics.domain.histogram import Histogram
     from metrics.domain.types import Metric
     from metrics.domain.window import Figures
@@ -68,7 +68,10 @@ def _histograms() -> list[str]:
             histogram: Histogram = figures.histogram(metric.value)
             for _ in range(60):
                 histogram.record(median_s * dice.lognormvariate(0, 0.4))
-        kept.append(json.dumps(figures.kept()[2]))
+        phases = (0.02, 0.4, 0.05, 0.04)
+        figures.split.record_all(tuple(median_s * dice.lognormvariate(0, 0.4) for median_s in phases) for _ in range(60))  # type: ignore[misc]  # of four
+        _, _, histograms, split = figures.kept()
+        kept.append((json.dumps(histograms), split))
     return kept
 
 
@@ -80,8 +83,8 @@ def figures(now: datetime) -> None:
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE metrics_window SET UNLOGGED")
         cursor.execute("DELETE FROM metrics_window")
-        cursor.execute("CREATE TEMP TABLE shapes (number int, histograms jsonb)")
-        cursor.executemany("INSERT INTO shapes VALUES (%s, %s)", list(enumerate(_histograms())))
+        cursor.execute("CREATE TEMP TABLE shapes (number int, histograms jsonb, split text)")
+        cursor.executemany("INSERT INTO shapes VALUES (%s, %s, %s)", [(number, *shape) for number, shape in enumerate(_shapes())])
         whole = floor_to(now, 300)
         spans = (
             (300, whole - timedelta(days=DAYS), whole - timedelta(seconds=300)),
@@ -91,9 +94,9 @@ def figures(now: datetime) -> None:
             cursor.execute(
                 """
                 INSERT INTO metrics_window (stage, unit, prefill_release, decode_release, route, probe, seconds, start_at, settled,
-                                            counters, alarms, histograms)
+                                            counters, alarms, histograms, split)
                 SELECT u.stage, u.id, u.release, u.release, 'remote', false, %(s)s, at, %(s)s = 10 AND at < %(now)s - interval '10 min',
-                       %(counters)s, '{}', shapes.histograms
+                       %(counters)s, '{}', shapes.histograms, shapes.split
                 FROM fleets_unit u, shapes,
                      generate_series(%(since)s::timestamptz, %(until)s::timestamptz, make_interval(secs => %(s)s)) AS at
                 WHERE u.desired <> 'gone' AND (u.slot = 1 OR at > %(now)s - interval '2 hours')

@@ -20,6 +20,7 @@ def values_of(name: str, index: int, points: int) -> list[tuple[float | None, ..
     seconds = {
         "ttft.p50": 0.42, "ttft.p99": 1.1, "itl.p50": 0.018, "itl.p99": 0.055 + 0.008 * index,
         "phase.queue": 0.2, "phase.prefill": 0.18, "phase.transfer": 0.04, "phase.first-step": 0.026,
+        "tail.queue": 0.6, "tail.prefill": 0.45 + 0.1 * index, "tail.transfer": 0.12, "tail.first-step": 0.05,
         "gauge.kv_use": 0.7 / (1 + index), "requests": 32.4 / (1 + 8 * index),
         "errors": 0.06, "errors.timeout": 0.04, "errors.decode": 0.02, "local_ratio": 0.17,
         "gauge.prefill_queue": 11 / (1 + index), "transfer.p99": 0.047 + 0.004 * index,

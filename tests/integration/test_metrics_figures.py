@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from denvweb.core.errors import InvalidError
 from metrics.domain.histogram import Histogram
+from metrics.domain.split import Split
 from metrics.domain.types import AlarmSpec, Metric, Route, SeriesDelta, SeriesKey
 from metrics.domain.views import FrameView, MetricsView
 from metrics.models import GaugeWindow, IngestedReport, Window
@@ -40,7 +41,10 @@ def _report(ago_s: float, key: SeriesKey, ttfts_s: Sequence[float], *, now: date
     for value in ttfts_s:
         ttft.record(value)
     counts = {"requests": len(ttfts_s), "tokens.in": 100 * len(ttfts_s), **{name.replace("__", "."): n for name, n in counters.items()}}
-    delta = SeriesDelta(key=key, counters=counts, histograms={Metric.TTFT: ttft.to_data(), Metric.QUEUE: ttft.to_data()})
+    split = Split()
+    split.record_all((value / 4, value / 2, value / 8, value / 8) for value in ttfts_s)
+    times = {Metric.TTFT: ttft.to_data(), Metric.QUEUE: ttft.to_data()}
+    delta = SeriesDelta(key=key, counters=counts, histograms=times, split=split.bins)
     series_ingest(source="r", seq=next(_seq), at=now - timedelta(seconds=ago_s), series=[delta], received_at=now)
 
 
@@ -114,6 +118,20 @@ def test_lines_have_values_gaps_and_zeros() -> None:
     assert _values(frame, "m@1", "phase.queue")[3] == pytest.approx(0.4)
 
 
+def test_the_slowest_percent_is_split_by_phase_in_each_step_and_over_all() -> None:
+    _report(55, _key("u-1", 1), [0.1] * 99 + [4.0])
+    _report(35, _key("u-2", 1, route=Route.LOCAL), [0.2] * 99 + [8.0])
+    frame = frame_view(stage="m/s", names=["tail.queue", "tail.first-step"], span_s=60, step_s=20, now=NOW)
+    first, second, none = _values(frame, "m@1", "tail.queue")
+    assert first == pytest.approx((1.0 + 0.025) / 2, rel=0.01) and second == pytest.approx((2.0 + 0.05) / 2, rel=0.01) and none is None
+    whole = frame.slowest["m@1"]
+    assert (whole.n, whole.of) == (3, 200)  # from the 198th up
+    assert whole.ttft_s == pytest.approx((4.0 + 8.0 + 0.2) / 3)
+    assert whole.first_step_s == pytest.approx(whole.ttft_s / 8)
+    assert metrics_view(stage="m/s", span_s=60, now=NOW).groups[0].slowest == whole
+    assert frame_view(stage="m/s", names=["ttft.p99"], span_s=60, step_s=20, now=NOW).slowest == {}
+
+
 def test_steps_merge_histograms_and_do_not_average_quantiles() -> None:
     _report(55, _key("u-1", 1), [0.1] * 99)
     _report(45, _key("u-2", 1), [3.0])
@@ -171,7 +189,7 @@ def test_rolling_up_changes_no_figure() -> None:
     for minute in range(25):
         _report(60 * minute + 3, _key("u-1", 1), [0.1, 0.2 + minute / 100])
         _report(60 * minute + 33, _key("u-2", 2), [0.3])
-    names = ["ttft.p50", "ttft.p99", "requests"]
+    names = ["ttft.p50", "ttft.p99", "requests", "tail.queue"]
     spans_s = (90, 400, 777, 1300, 3600)
 
     def seen() -> tuple[list[MetricsView], FrameView]:

@@ -10,7 +10,7 @@ from django.db import connection
 from django.utils import timezone
 
 from metrics.domain.histogram import Histogram
-from metrics.domain.types import AlarmCount, Metric, Route, SeriesDelta, SeriesKey
+from metrics.domain.types import AlarmCount, Metric, Route, SeriesDelta, SeriesKey, SplitBin
 from metrics.domain.window import Figures
 from metrics.models import GaugeWindow, IngestedReport, Window
 from metrics.services import gauges_record, series_ingest
@@ -28,12 +28,13 @@ def _delta(key: SeriesKey = KEY, *, requests: int = 3, ttft_s: float = 0.2) -> S
         counters={"requests": requests, "errors": 1},
         histograms={Metric.TTFT: histogram.to_data()},
         alarms={"ttft-p99": AlarmCount(n=requests, k=1), "itl-p99": AlarmCount(n=requests, k=0.5, bets=(1.0, -2.0))},
+        split={3: SplitBin(requests, 10, 20, 0, 5)},
     )
 
 
 def _figures(row: Window) -> Figures:
     figures = Figures()
-    figures.add_kept(row.counters, row.alarms, row.histograms)
+    figures.add_kept(row.counters, row.alarms, row.histograms, row.split)
     return figures
 
 
@@ -49,6 +50,7 @@ def test_a_report_sent_again_counts_once() -> None:
     assert figures.alarms["ttft-p99"] == AlarmCount(n=6, k=2)
     assert figures.alarms["itl-p99"] == AlarmCount(n=6, k=1.0, bets=(2.0, -4.0))
     assert figures.histogram("ttft").count == 6
+    assert figures.split.bins == {3: SplitBin(6, 20, 40, 0, 10)}
     assert figures.histogram("ttft").quantile(0.5) == pytest.approx(0.2, rel=0.011)
 
 

@@ -113,7 +113,14 @@ def test_the_stage_carries_its_figures_and_its_range(person: Client) -> None:
     text = person.get("/stages/ds-flash/prod-us?range=60").content.decode()
     assert '<a href="?range=60" aria-current="true">1 h</a>' in text
     figures = person.get("/stages/ds-flash/prod-us/charts?range=60").json()["charts"]
-    assert [chart["id"] for chart in figures] == ["ttft", "itl", "phases", "errors", "queue", "kv", "transfer", "share", "requests"]
+    assert [chart["id"] for chart in figures] == [
+        *("ttft", "itl", "tail", "phases", "errors", "queue", "kv", "transfer", "share", "requests")
+    ]
+    tail = next(chart for chart in figures if chart["id"] == "tail")
+    assert tail["say"]["strong"] == "Release 8's slowest 13 of 1,204: 1,320 ms,"
+    assert "600 queue, 550 prefill, 120 transfer, 50 1st step; release 7's slowest 109 of 10,836: 1,220 ms," in tail["say"]["rest"]
+    assert {trace["yaxis"] for trace in tail["figure"]["data"]} == {"y", "y2"}  # canary and baseline apart
+    assert tail["figure"]["layout"]["yaxis"]["range"] == tail["figure"]["layout"]["yaxis2"]["range"]
     itl = next(chart for chart in figures if chart["id"] == "itl")
     assert itl["say"]["tone"] == "bad"
     assert "#" not in json.dumps([trace["line"] for trace in itl["figure"]["data"]])

@@ -133,6 +133,9 @@ async def test_phases_add_up_and_gaps_are_counted_per_arrival(tmp_path: Path) ->
         sums = {metric: histogram.sum for metric, histogram in delta.histograms.items()}
         parts = sum(sums[metric] for metric in (Metric.QUEUE, Metric.PREFILL, Metric.KV_TRANSFER, Metric.FIRST_STEP))
         assert abs(parts - sums[Metric.TTFT]) < 3e-6
+        (split,) = delta.split.values()
+        assert split.n == 1 and split.prefill_us == round(sums[Metric.PREFILL] * 1e6)
+        assert abs(sum(split[1:]) / 1e6 - sums[Metric.TTFT]) < 3e-6
         assert delta.histograms[Metric.ITL].count == len(WORDS) - 1
         assert sums[Metric.TTFT] + sums[Metric.ITL] <= sums[Metric.E2E]
         assert delta.alarms["ttft-p99"].n == delta.alarms["itl-p99"].n == delta.alarms["error-rate"].n == 1
