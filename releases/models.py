@@ -175,6 +175,8 @@ class DryRun(models.Model):
     id = models.CharField(primary_key=True, max_length=24)
     yaml = models.TextField()
     only_stage = models.CharField(max_length=63, blank=True)
+    supersede = models.BooleanField(default=False)  # as a release that ends a rollout in flight
+    break_glass = models.BooleanField(default=False)  # as a release that begins in spite of freeze windows
     state = models.CharField(max_length=10, choices=State.choices, default=State.QUEUED)
     progress = models.FloatField(default=0)
     progress_text = models.CharField(max_length=120, blank=True)

@@ -107,9 +107,9 @@ def _print_dry_run(view: DryRunView) -> None:
     click.echo(f"\n{errors}, {warnings}. Nothing was changed.")
 
 
-def dry_run(client: Client, text: str, stage: str) -> DryRunView:
-    """Have the control plane check the file; its progress is shown on a terminal."""
-    view = client.post("dry-runs", DryRunView, {"yaml": text, "stage": stage})
+def dry_run(client: Client, wanted: dict[str, Any]) -> DryRunView:
+    """Have the control plane check the file, as the API takes it; its progress is shown on a terminal."""
+    view = client.post("dry-runs", DryRunView, wanted)
     shown = ""
     while view.state != "done":
         line = f"{view.progress:>4.0%}  {view.progress_text or 'waits for a worker'}"
@@ -165,7 +165,7 @@ def release(
     check_locally(text, path)
     client = Client()
     if only_check:
-        view = dry_run(client, text, stage)
+        view = dry_run(client, {"yaml": text, "stage": stage, "supersede": supersede, "break_glass": break_glass})
         if as_json:
             echo_json(view)
         else:

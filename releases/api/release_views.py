@@ -28,10 +28,12 @@ MOST_PER_PAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class DryRunRequest:
-    """A spec file to be looked at; `stage` restricts it to one of the file's."""
+    """A spec file to be looked at; `stage` restricts it to one of the file's. `supersede` and `break_glass` as in a release."""
 
     yaml: str
     stage: str = ""
+    supersede: bool = False
+    break_glass: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,13 @@ class DryRunsView(APIView):
     def post(self, request: Request) -> Response:
         wanted = wire.from_plain(request.data, DryRunRequest)
         access_release(request.user, wanted.yaml, Action.SEE)
-        row = dry_run_create(yaml=wanted.yaml, only_stage=wanted.stage, actor=request.user.get_username())
+        row = dry_run_create(
+            yaml=wanted.yaml,
+            only_stage=wanted.stage,
+            actor=request.user.get_username(),
+            supersede=wanted.supersede,
+            break_glass=bool(wanted.break_glass.strip()),
+        )
         return Response(wire.to_plain(dry_run_view(id=row.pk)), status=202)
 
 

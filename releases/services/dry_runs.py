@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from django.db.models import Q
@@ -28,12 +28,22 @@ OVERDUE = timedelta(seconds=3)  # a queued one this old lost its wake
 STUCK = timedelta(seconds=60)  # a running one this old lost its worker
 
 
-def dry_run_create(*, yaml: str | bytes, actor: str, only_stage: str = "") -> DryRun:
-    """A new dry run, to be computed by a task. A file with mistakes is answered at once, and not kept."""
+def dry_run_create(*, yaml: str | bytes, actor: str, only_stage: str = "", supersede: bool = False, break_glass: bool = False) -> DryRun:
+    """A new dry run, to be computed by a task. A file with mistakes is answered at once, and not kept.
+
+    `supersede` and `break_glass` look at the file as at a release that was asked for so.
+    """
     file = parse(yaml)
     if isinstance(file, ReleaseFile):
         text = yaml if isinstance(yaml, str) else yaml.decode("utf-8-sig")
-        row = DryRun.objects.create(id=random_id("dry"), yaml=text, only_stage=one_line(only_stage, 63), requested_by=actor)
+        row = DryRun.objects.create(
+            id=random_id("dry"),
+            yaml=text,
+            only_stage=one_line(only_stage, 63),
+            supersede=supersede,
+            break_glass=break_glass,
+            requested_by=actor,
+        )
         wake("releases.run_dry_run", row.pk)
         return row
     view = _done(random_id("dry"), _Draft(file_errors=file))
@@ -92,7 +102,7 @@ def _compute(row: DryRun) -> DryRunView:
     number = next_number(file.release.model)
     draft = _Draft(release=f"{file.release.model}@{number}", recipe=file.release.recipe)
     _progress(row, 0.2, "looking at recipes and fleets")
-    world = world_for(file, row.only_stage, traffic=True)
+    world = replace(world_for(file, row.only_stage, traffic=True), supersede=row.supersede, break_glass=row.break_glass)
     draft.findings.extend(check_release(file, row.only_stage, world))
     stages = chosen_stages(file, row.only_stage)
     for index, stage in enumerate(stages):

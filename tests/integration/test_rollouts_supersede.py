@@ -12,6 +12,7 @@ from metrics.selectors import events_view
 from releases.models import FreezeWindow, Rollout
 from releases.selectors.stages import stage_view
 from releases.services import rollouts
+from releases.services.dry_runs import dry_run_run
 from releases.services.releases import How, release_create
 from tests.integration.rollouts_world import STAGE, Demo, make_api, release_yaml
 
@@ -21,6 +22,16 @@ ROLLOUT = f"/api/v1/stages/{STAGE}/rollout"
 
 def _release(demo: Demo, how: How, **fields: Any) -> Rollout:
     return release_create(yaml=release_yaml(**fields), actor="ada", via="cli", how=how).rollouts[0]
+
+
+def _findings(**how: Any) -> dict[str, str]:
+    """What a dry run says, as code -> severity."""
+    api = make_api()
+    asked = api.post("/api/v1/dry-runs", {"yaml": release_yaml(block=64), **how}, content_type="application/json")
+    assert asked.status_code == 202, asked.content
+    dry_run_run(id=asked.json()["id"])
+    found = api.get(f"/api/v1/dry-runs/{asked.json()['id']}").json()["findings"]
+    return {finding["code"]: finding["severity"] for finding in found}
 
 
 def _at_half(demo: Demo) -> Rollout:
@@ -40,6 +51,8 @@ def test_a_second_release_in_flight_is_refused_unless_it_supersedes() -> None:
     with pytest.raises(ConflictError) as refused:
         demo.release(block=64)
     assert refused.value.code == "rollout-in-flight" and "--supersede" in refused.value.detail
+    assert _findings()["rollout-in-flight"] == "error"
+    assert _findings(supersede=True)["rollout-superseded"] == "warn"
     third = _release(demo, How(supersede=True), block=64)
     second.refresh_from_db()
     assert second.state == Rollout.State.SUPERSEDED and "release 3" in second.why
@@ -117,6 +130,7 @@ def test_a_release_into_a_freeze_is_refused_and_the_dry_run_says_so() -> None:
     refused = api.post("/api/v1/releases", {"yaml": release_yaml(block=32)}, content_type="application/json")
     assert refused.status_code == 409 and refused.json()["code"] == "frozen"
     assert "holidays" in refused.json()["detail"] and "--break-glass" in refused.json()["detail"]
+    assert _findings()["frozen"] == "error" and _findings(break_glass="a leak")["frozen"] == "warn"
     asked = {"yaml": release_yaml(block=32), "break_glass": "a leak of memory in release 1"}
     made = api.post("/api/v1/releases", asked, content_type="application/json")
     assert made.status_code == 201
