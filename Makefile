@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help test-contract test-slurm setup setup-test demo run test lint types bench-up bench-simulator bench-sizing bench-alarms bench-autoscale bench-rollouts bench-web chaos bench-placement bench-agents bench-router chaos-router chaos-agents lock clean pictures
+.PHONY: help test-contract test-slurm setup setup-test demo run test lint types bench-up bench-simulator bench-sizing bench-alarms bench-autoscale bench-rollouts bench-web chaos bench-placement bench-agents bench-router chaos-router chaos-agents lock clean pictures slack-docs
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -90,6 +90,9 @@ bench-agents: setup-test  ## 1,000 nodes against one web process, and how soon o
 
 pictures: setup-test  ## take pictures of every page, light and dark, wide and narrow, into docs/images/pages
 	$(BIN)/pytest -q -s tests/e2e/pictures.py
+
+slack-docs: setup-test  ## write the page about what denv sends to Slack, with pictures, from the code
+	$(BIN)/pytest -q -s tests/docs/write_slack.py
 
 chaos: setup-test  ## ten minutes of rollouts under traffic while everything is broken at random; SEED=7 is the same again
 	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED))

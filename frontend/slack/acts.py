@@ -11,6 +11,7 @@ from django.db import transaction
 from denvweb.access import Action, access_stage, seen_by
 from denvweb.core.errors import ConflictError, DenvError, InvalidError
 from denvweb.logs import proof
+from frontend.slack.answers import HELP, done_words, stranger
 from frontend.slack.app import use_once
 from frontend.slack.blocks import Button
 from frontend.slack.people import Caller, account_of, link_url
@@ -22,7 +23,6 @@ from releases.services import rollouts
 from releases.services.access import access_promote
 
 VIA = "slack"
-HELP = "`/denv status [MODEL/STAGE]`, or `/denv rollback|pause|resume|promote|approve MODEL/STAGE [why]`; `/denv unlink` forgets you."
 
 
 class UnlinkedError(DenvError):
@@ -51,7 +51,7 @@ def person_of(caller: Caller, what: str) -> User:
         refusal_append(
             what=what, code="slack-unlinked", detail="this Slack account is linked to nobody here", actor=caller.words[:150], via=VIA
         )
-        raise UnlinkedError(f"I do not know who you are here. Open this within ten minutes, logged in to denv: {link_url(caller)}")
+        raise UnlinkedError(stranger(link_url(caller)))
     proof.set(f"slack {caller.team}/{caller.user}"[:80])
     return user
 
@@ -99,7 +99,6 @@ VERBS: Mapping[str, Callable[[User, Wish], str]] = {
     "resume": _resume,
     "rollback": _rollback,
 }
-_DONE = {"promote": "promoted", "approve": "approved", "pause": "paused", "resume": "resumed", "rollback": "asked to roll back"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +120,7 @@ def fulfil(user: User, wish: Wish) -> Done:
         what, actor = f"/denv {wish.verb} {wish.stage}", user.get_username()
         refusal_append(what=what, code=error.code, detail=error.detail, actor=actor, via=VIA, stage=wish.stage, rollout=wish.rollout)
         raise
-    told = f": {wish.reason}" if wish.reason else ""
-    return Done(f"{user.get_username()} {_DONE[wish.verb]} {wish.stage}{told}", rollout_view(id=rollout))
+    return Done(done_words(user.get_username(), wish.verb, wish.stage, wish.reason), rollout_view(id=rollout))
 
 
 def press(user: User, verb: str, button: Button) -> Done:

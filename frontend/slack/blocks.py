@@ -13,7 +13,7 @@ Block = dict[str, Any]
 TEXT_MAX = 3000  # Slack's limit of a section
 _LABELS = {"approve": "Approve", "promote": "Promote", "pause": "Pause", "resume": "Resume", "rollback": "Roll back"}
 _STYLES = {"approve": "primary", "resume": "primary", "rollback": "danger"}
-_SIGNS = {"bad": "🔴 Bad", "warn": "🟡 Look", "info": "🔵"}  # not by colour alone
+_SIGNS = {"bad": "🔴 Bad:", "warn": "🟡 Look:", "info": "🔵"}  # not by colour alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,3 @@ def notice(*, level: str, sentence: str, details: Sequence[str], verbs: Sequence
     head = section(f"{_SIGNS.get(level, _SIGNS['info'])} {sentence}")
     blocks = [head, context(*details)] if any(details) else [head]
     return [*blocks, actions(verbs, button)] if verbs and button else blocks
-
-
-def spent(blocks: Sequence[Block], sentence: str) -> list[Block]:
-    """A message whose buttons were used: they are gone, and it says by whom."""
-    return [*(block for block in blocks if block.get("type") != "actions"), context(sentence)]

@@ -12,6 +12,7 @@ from frontend.models import SlackThread
 from frontend.sending import DeliveryError, retry_after_s
 from frontend.slack import blocks
 from frontend.slack.app import slack_config
+from metrics.domain.views import EventView
 from metrics.services import Notice
 from releases.domain.views import RolloutView
 from releases.selectors.rollouts import rollout_view
@@ -30,16 +31,9 @@ def slack_send(notice: Notice) -> None:
 
     event = notice.event
     thread = SlackThread.objects.filter(rollout=event.rollout, channel=notice.channel).first() if event.rollout else None
-    more: dict[str, Any] = {}
-    if thread is not None:
-        more = {"thread_ts": thread.ts, "reply_broadcast": event.kind in _LOUD}
-    shown = message(notice, _rollout(event.rollout))
+    told = posting(event, _rollout(event.rollout), channel=notice.address, thread_ts=thread.ts if thread else "", nonce=random_id("b", 16))
     try:
-        answer = (
-            slack_config()
-            .client()
-            .chat_postMessage(channel=notice.address, text=event.sentence[: blocks.TEXT_MAX], blocks=shown, unfurl_links=False, **more)
-        )
+        answer = slack_config().client().chat_postMessage(**told)
     except SlackApiError as error:
         raise _refused(error) from error
     except (SlackClientError, OSError, http.client.HTTPException) as error:
@@ -48,13 +42,14 @@ def slack_send(notice: Notice) -> None:
         SlackThread.objects.get_or_create(rollout=event.rollout, channel=notice.channel, defaults={"ts": str(answer["ts"])})
 
 
-def message(notice: Notice, rollout: RolloutView | None) -> list[blocks.Block]:
-    """The blocks of a notice."""
-    event = notice.event
+def posting(event: EventView, rollout: RolloutView | None, *, channel: str, thread_ts: str, nonce: str) -> dict[str, Any]:
+    """What chat.postMessage is given for an event: its blocks, and in which thread it goes. All buttons of it share the nonce."""
     who = f"by {event.actor}" if event.actor != "system" else ""
     details = [event.stage, f"rollout {event.rollout}" if event.rollout else event.fleet, who, event.at.strftime("%Y-%m-%d %H:%M:%S UTC")]
-    button = blocks.Button(rollout.id, rollout.generation, random_id("b", 16)) if rollout else None
-    return blocks.notice(level=event.level, sentence=event.sentence, details=details, verbs=blocks.verbs_for(rollout), button=button)
+    button = blocks.Button(rollout.id, rollout.generation, nonce) if rollout else None
+    shown = blocks.notice(level=event.level, sentence=event.sentence, details=details, verbs=blocks.verbs_for(rollout), button=button)
+    told = {"channel": channel, "text": event.sentence[: blocks.TEXT_MAX], "blocks": shown, "unfurl_links": False}
+    return told | ({"thread_ts": thread_ts, "reply_broadcast": event.kind in _LOUD} if thread_ts else {})
 
 
 def _rollout(id: str) -> RolloutView | None:

@@ -14,7 +14,8 @@ from django.utils import timezone
 from denvweb.core.errors import ConflictError, DenvError
 from denvweb.wake import wake
 from frontend.models import SlackReply
-from frontend.slack import acts, blocks
+from frontend.slack import acts, answers, blocks
+from frontend.slack.answers import only_you
 from frontend.slack.app import use_once
 from frontend.slack.people import Caller, unlink
 from releases.selectors.rollouts import rollout_view
@@ -22,7 +23,6 @@ from releases.selectors.rollouts import rollout_view
 log = logging.getLogger(__name__)
 
 LOCK_WAIT = "1s"  # with the first look at the rollout afterwards, well within the three seconds that Slack waits
-_BUSY = "Not done: the database is busy with this stage. Nothing was changed; try again."
 
 
 def command(data: Mapping[str, str], *, seen: str) -> dict[str, Any]:
@@ -43,20 +43,16 @@ def _command(caller: Caller, text: str) -> dict[str, Any]:
         user = acts.person_of(caller, f"/denv {text}"[:300])
         verb, _, rest = text.partition(" ")
         if verb.lower() in {"", "help"}:
-            return _only_you(acts.HELP)
+            return only_you(answers.HELP)
         if verb.lower() == "status":
-            return _only_you(acts.status_text(user, rest.strip().strip("`")))
+            return only_you(acts.status_text(user, rest.strip().strip("`")))
         if verb.lower() == "unlink":
             unlink(caller, account=user)
-            return _only_you("Forgotten: this Slack account is linked to nobody here any more.")
+            return only_you(answers.FORGOTTEN)
         done = acts.fulfil(user, acts.parse_command(text))
     except DenvError as error:
-        return _only_you(f"Not done: {error.detail}" if error.code != "slack-unlinked" else error.detail)
-    return {
-        "response_type": "in_channel",
-        "text": done.sentence,
-        "blocks": [blocks.section(done.sentence), blocks.context(done.rollout.why)],
-    }
+        return only_you(answers.refused(error.detail) if error.code != "slack-unlinked" else error.detail)
+    return answers.to_all(done.sentence, done.rollout.why)
 
 
 def click(payload: Mapping[str, Any], *, seen: str) -> None:
@@ -78,17 +74,17 @@ def click(payload: Mapping[str, Any], *, seen: str) -> None:
 def _click(caller: Caller, action: Mapping[str, Any], shown: list[blocks.Block]) -> dict[str, Any]:
     verb, button = str(action.get("action_id", "")).removeprefix("denv:"), blocks.parse_button(str(action.get("value", "")))
     if verb not in acts.VERBS or button is None:
-        return _only_you("Not done: this button is none of this version's.")
+        return only_you(answers.refused("this button is none of this version's."))
     try:
         user = acts.person_of(caller, f"the button {verb} of rollout {button.rollout}"[:300])
         done = acts.press(user, verb, button)
     except acts.UnlinkedError as error:
-        return _only_you(error.detail)
+        return only_you(error.detail)
     except ConflictError as error:
-        return _only_you(f"Not done: {error.detail}\n{_present(button.rollout)}".strip())
+        return only_you(answers.refused(error.detail, _present(button.rollout)))
     except DenvError as error:
-        return _only_you(f"Not done: {error.detail}")
-    return {"replace_original": True, "text": done.sentence, "blocks": blocks.spent(shown, done.sentence)}
+        return only_you(answers.refused(error.detail))
+    return answers.in_place(shown, done.sentence)
 
 
 def _present(rollout: str) -> str:
@@ -97,7 +93,7 @@ def _present(rollout: str) -> str:
         view = rollout_view(id=rollout)
     except DenvError:
         return ""
-    return f"Now: {view.stage} {view.state} (generation {view.generation}): {view.why}"
+    return answers.now_words(view)
 
 
 def _hurry() -> None:
@@ -107,12 +103,7 @@ def _hurry() -> None:
 
 def _busy(error: OperationalError) -> dict[str, Any]:
     log.warning("a request from Slack was not done: %s", error)
-    return _only_you(_BUSY)
-
-
-def _only_you(text: str) -> dict[str, Any]:
-    """Shown to whoever asked and to nobody else."""
-    return {"response_type": "ephemeral", "replace_original": False, "text": text[: blocks.TEXT_MAX], "mrkdwn": False}
+    return only_you(answers.BUSY)
 
 
 def is_slacks(url: str) -> bool:

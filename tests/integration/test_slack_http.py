@@ -28,6 +28,7 @@ from frontend.slack.signature import is_slack, signature_of
 from metrics.models import Event, Outbox
 from metrics.services import channel_create, event_append
 from releases.models import RollbackRequest, Rollout
+from tests.docs.slack_samples import notice_of
 from tests.integration.rollouts_world import STAGE, Demo, make_api
 from tests.integration.slack_fake import CHANNEL, SECRET, TEAM, TOKEN
 
@@ -256,6 +257,14 @@ def held(slack: Slack) -> Demo:
     return demo
 
 
+def skeleton(message: dict[str, Any]) -> list[Any]:
+    """A message without its words."""
+    blocks = message["blocks"]
+    return [
+        (block["type"], [(part["type"], part.get("action_id"), sorted(part)) for part in block.get("elements", [])]) for block in blocks
+    ]
+
+
 def test_a_rollout_has_one_thread_and_its_buttons_are_good_once(slack: Slack) -> None:
     demo = held(slack)
     person()
@@ -264,6 +273,7 @@ def test_a_rollout_has_one_thread_and_its_buttons_are_good_once(slack: Slack) ->
     assert len(mine) >= 2 and "thread_ts" not in mine[0]
     assert {message["thread_ts"] for message in mine[1:]} == {mine[0]["ts"]}
     assert slack.buttons() == ["denv:approve", "denv:rollback"]
+    assert skeleton(slack.messages()[-1]) == skeleton(notice_of("rollout-held-approval")), "what the docs show is what is sent"
     assert not Outbox.objects.exclude(state="sent").exists()
 
     shown = slack.messages()[-1]["blocks"]
