@@ -36,9 +36,10 @@ class Grant(models.Model):
     role = models.CharField(max_length=10)
     created_by = models.CharField(max_length=150)
     created_at = models.DateTimeField(auto_now_add=True)
+    group = models.CharField(max_length=150, blank=True, default="")  # of the sign-in provider; it comes and goes with each sign-in
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["user", "model", "role"], name="grant_once")]
+        constraints = [models.UniqueConstraint(fields=["user", "model", "role", "group"], name="grant_once")]
 
     def __str__(self) -> str:
         return f"{self.user_id}: {self.role} of {self.model}"

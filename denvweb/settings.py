@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from denvweb import env
+from denvweb.oidc import oidc_from_env
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -101,6 +102,8 @@ DEFAULT_ROLE = env.read("DENV_DEFAULT_ROLE", "viewer")
 LOGIN_URL = "/login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "/login"
+
+OIDC = oidc_from_env()  # the provider that people may sign in through, None for none
 
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS_ONLY
 SESSION_COOKIE_HTTPONLY = True

@@ -1,9 +1,26 @@
-"""Tables of the frontend app: the Slack app, who is who there, and what it must not do twice."""
+"""Tables of the frontend app: who is who in Slack and at the OpenID Connect provider, the Slack app, and what it must not do twice."""
 
 from __future__ import annotations
 
 from django.conf import settings
 from django.db import models
+
+
+class OidcIdentity(models.Model):
+    """Somebody at an OpenID Connect provider, and the account here that they sign in to."""
+
+    issuer = models.CharField(max_length=500)
+    subject = models.CharField(max_length=255)  # the provider's own name of the person, which it never gives to another
+    account = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="oidc_identities")
+    linked = models.BooleanField()  # to an account that was there before, so that no rule need let them in
+    words = models.CharField(max_length=150)  # their address or name when they were linked, for people to read
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["issuer", "subject"], name="oidc_identity_once")]
+
+    def __str__(self) -> str:
+        return self.words
 
 
 class SlackApp(models.Model):

@@ -38,7 +38,7 @@ def grant_give(*, name: str, model: str, role: str, by: User, via: str) -> Grant
         raise NotFoundError(f"There is nobody named {name}.")
     with transaction.atomic():
         grant, made = Grant.objects.select_related("user").get_or_create(
-            user=user, model=model, role=role, defaults={"created_by": by.get_username()}
+            user=user, model=model, role=role, group="", defaults={"created_by": by.get_username()}
         )
         if made:
             _write_down(by, via, "role.given", f"made {name} {role} of {model}", model)

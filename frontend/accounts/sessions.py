@@ -36,13 +36,15 @@ class SessionView:
     current: bool  # the one that asks
 
 
-def session_note(request: HttpRequest) -> None:
-    """Keep in a new session when, from where and with what it began."""
+def session_began(request: HttpRequest, *, how: str) -> None:
+    """Keep in a new session when, from where and with what it began; `how` they signed in is for the journal."""
     request.session[_FACTS] = {
         "at": timezone.now().isoformat(),
         "address": str(request.META.get("REMOTE_ADDR", "")),
         "agent": request.headers.get("User-Agent", "")[:200],
     }
+    actor = request.user.get_username()
+    event_append(kind="session.began", sentence=f"{actor} signed in {how}", actor=actor, via="ui")
 
 
 def sessions_of(user: User, *, current_key: str | None = None) -> tuple[SessionView, ...]:

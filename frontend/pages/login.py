@@ -6,12 +6,14 @@ import math
 import time
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth import views
 from django.contrib.auth.forms import AuthenticationForm
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
 
 from denvweb.throttle import take
-from frontend.accounts.sessions import session_note
+from frontend.accounts.sessions import session_began
 from metrics.services import refusal_append
 
 
@@ -23,18 +25,17 @@ class LoginView(views.LoginView):
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         """Try, unless it was tried too often."""
-        wait_s = _wait_s(str(request.META.get("REMOTE_ADDR", "")), _name(request))
-        if not wait_s:
-            return super().post(request, *args, **kwargs)
-        unbound = AuthenticationForm(request)  # a bound one would try the password
-        response = self.render_to_response(self.get_context_data(form=unbound, wait_s=math.ceil(wait_s)), status=429)
-        response.headers["Retry-After"] = str(math.ceil(wait_s))
-        return response
+        wait_s = login_wait_s(request, _name(request))
+        return login_page(request, wait_s=math.ceil(wait_s), status=429) if wait_s else super().post(request, *args, **kwargs)
+
+    def get_context_data(self, **more: Any) -> dict[str, Any]:
+        """With the provider's button, if there is one."""
+        return super().get_context_data(oidc=settings.OIDC, **more)
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
         """Signed in; the session notes where that was."""
         response = super().form_valid(form)
-        session_note(self.request)
+        session_began(self.request, how="with a password")
         return response
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
@@ -48,7 +49,18 @@ def _name(request: HttpRequest) -> str:
     return request.POST.get("username", "").replace("\0", "").strip()[:150]
 
 
-def _wait_s(address: str, name: str) -> float:
-    now_mono_s = time.monotonic()
-    of_name = take(f"login {address} {name}", per_s=0.1, burst=10, now_mono_s=now_mono_s)
+def login_page(request: HttpRequest, *, problem: str = "", wait_s: int = 0, status: int) -> HttpResponse:
+    """The page with what went wrong, and nothing tried."""
+    asked = request.POST.get("next", request.GET.get("next", ""))
+    context = {"form": AuthenticationForm(request), "oidc": settings.OIDC, "next": asked, "problem": problem, "wait_s": wait_s}
+    response = render(request, "frontend/login.html", context, status=status)
+    if wait_s:
+        response.headers["Retry-After"] = str(wait_s)
+    return response
+
+
+def login_wait_s(request: HttpRequest, name: str) -> float:
+    """Seconds until this may be tried again, 0 for now; each call is one try."""
+    address, now_mono_s = str(request.META.get("REMOTE_ADDR", "")), time.monotonic()
+    of_name = take(f"login {address} {name}", per_s=0.1, burst=10, now_mono_s=now_mono_s) if name else 0.0
     return max(of_name, take(f"login {address}", per_s=1, burst=50, now_mono_s=now_mono_s))

@@ -1,0 +1,120 @@
+"""Who of the provider's people is who here: let in or not, linked for good by issuer and subject, with the roles of their groups."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from django.contrib.auth.models import User
+from django.db import IntegrityError, transaction
+
+from denvweb.models import Grant
+from denvweb.oidc import OidcConfig, Roles
+from frontend.models import OidcIdentity
+from frontend.oidc.claims import Identity
+from frontend.oidc.errors import SignInRefusedError
+from metrics.services import event_append
+
+# The journal's words for what no person did; somebody of that name could hide behind them.
+_RESERVED = {"system", "nobody", "alarm", "admin", "root"}
+_NAMES_TRIED = 20
+
+
+def account_for(identity: Identity, config: OidcConfig) -> User:
+    """The account of somebody who proved who they are, made at their first time; SignInRefusedError when they are not let in.
+
+    Their roles by groups are those of now when this returns.
+    """
+    try:
+        return _account_for(identity, config)
+    except IntegrityError:  # two first times at once: the other one has made the account
+        return _account_for(identity, config)
+
+
+@transaction.atomic
+def _account_for(identity: Identity, config: OidcConfig) -> User:
+    known = OidcIdentity.objects.select_related("account").filter(issuer=identity.issuer, subject=identity.subject).first()
+    here_before = _by_email(identity, config) if known is None else None
+    if not (admitted(identity, config) or here_before or (known and known.linked)):
+        detail = f"{config.name} says you are {identity.words}, who is not let in here. Ask an administrator to let one of your groups in."
+        raise SignInRefusedError(detail, code="not-admitted", who=identity.words)
+    if known is None:
+        account = here_before or _account_make(identity)
+        identity_link(identity, account, linked=here_before is not None, config=config)
+    else:
+        account = known.account
+    if not account.is_active:
+        raise SignInRefusedError(
+            "This account is closed. An administrator can open it again.", code="account-closed", who=account.get_username()
+        )
+    _roles_set(account, roles_by_groups(identity.groups, config.roles))
+    return account
+
+
+def admitted(identity: Identity, config: OidcConfig) -> bool:
+    """Whether somebody is let in by a group, or by the domain of an address that the provider has verified."""
+    return not identity.groups.isdisjoint(config.roles) or identity.email.rpartition("@")[2] in config.domains
+
+
+def roles_by_groups(groups: frozenset[str], roles: Roles) -> dict[tuple[str, str, str], None]:
+    """(model, role, group) that somebody in these groups has, in the order of the settings."""
+    return {
+        (model, role, group): None
+        for group, models in roles.items()
+        if group in groups
+        for model, found in models.items()
+        for role in found
+    }
+
+
+def identity_link(identity: Identity, account: User, *, linked: bool, config: OidcConfig) -> None:
+    """From now on they sign in to this account; `linked` when it was there before."""
+    OidcIdentity.objects.create(issuer=identity.issuer, subject=identity.subject, account=account, linked=linked, words=identity.words)
+    actor = account.get_username()
+    what = "now signs in" if linked else "has an account from now on, and signs in"
+    event_append(
+        kind="account.linked" if linked else "account.created",
+        sentence=f"{actor} {what} through {config.name} as {identity.words}",
+        actor=actor,
+        via="ui",
+        evidence={"issuer": identity.issuer, "subject": identity.subject},
+    )
+
+
+def _by_email(identity: Identity, config: OidcConfig) -> User | None:
+    """The one account with the verified address, where that is allowed; never an administrator's, who links it by hand."""
+    if not (config.link_by_email and identity.email):
+        return None
+    found = list(User.objects.filter(email__iexact=identity.email, oidc_identities=None)[:2])
+    return found[0] if len(found) == 1 and not found[0].is_superuser else None
+
+
+def _account_make(identity: Identity) -> User:
+    """A new account under a name that nobody has: somebody else's account is never taken over by its name."""
+    base = re.sub(r"[^\w.@+-]", "-", identity.name or identity.email or identity.subject, flags=re.ASCII)[:140].strip("-") or "person"
+    if base.lower() in _RESERVED:
+        base += "-2"
+    taken = {name.lower() for name in User.objects.filter(username__istartswith=base).values_list("username", flat=True)}
+    tried = (base, *(f"{base}-{number}" for number in range(2, _NAMES_TRIED)))
+    name = next((name for name in tried if name.lower() not in taken), None)
+    if name is None:
+        raise SignInRefusedError(f"Too many accounts are called {base}.", code="no-name-left", who=identity.words)
+    return User.objects.create_user(name, email=identity.email)
+
+
+def _roles_set(account: User, wanted: Mapping[tuple[str, str, str], None]) -> None:
+    """Give what the groups give, and take what they no longer do; roles that people gave are left alone."""
+    had = {
+        (grant.model, grant.role, grant.group): grant for grant in Grant.objects.select_for_update().filter(user=account).exclude(group="")
+    }
+    name = account.get_username()
+    for key in had.keys() - wanted.keys():
+        had[key].delete()
+        _said("role.taken", f"{name} is no longer {key[1]} of {key[0]}, which group {key[2]} gave", key[0])
+    for key in wanted.keys() - had.keys():
+        Grant.objects.create(user=account, model=key[0], role=key[1], group=key[2], created_by=f"group {key[2]}"[:150])
+        _said("role.given", f"{name} is {key[1]} of {key[0]} by group {key[2]}", key[0])
+
+
+def _said(kind: str, sentence: str, model: str) -> None:
+    event_append(kind=kind, sentence=sentence, model="" if model == "*" else model)
