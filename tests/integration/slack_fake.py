@@ -1,7 +1,8 @@
-"""A Slack of one workspace, as a process of its own: `python -m tests.integration.slack_fake --port 0 --denv http://...`.
+"""A Slack of one workspace, as a process of its own: `python -m tests.integration.slack_fake --denv http://...`.
 
 It takes messages as Slack does (bearer, Block Kit's limits, errors, rate limits), signs and sends commands and clicks, wants an
-answer within three seconds, and gives out response_urls that are good five times in half an hour. It shares no code with denv.
+answer within three seconds, and gives out response_urls that are good five times in half an hour. With --socket it sends them over
+the connection that the app has opened (Socket Mode). It shares no code with denv.
 `/_...` are the tests' own doors: what is seen, what it should do next.
 """
 
@@ -21,6 +22,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
+from tests.integration.slack_fake_socket import APP_TOKEN, Link
+
 SECRET, TOKEN, TEAM = "8f742231b10e8888abcd99yyyzzz85a5", "xoxb-the-bot", "T0000000001"
 CHANNEL = "C0000000001"  # the bot is in this one, and in no other
 ACK_S, USES, GOOD_FOR_S = 3.0, 5, 1800.0
@@ -39,6 +42,7 @@ class Workspace:
     errors: list[dict[str, Any]] = field(default_factory=list)  # given out, oldest first, before anything is taken
     refused: list[str] = field(default_factory=list)
     last: tuple[str, bytes, dict[str, str]] = ("", b"", {})
+    link: Link | None = None  # with Socket Mode
 
 
 def text_problem(text: Any, most: int, kinds: tuple[str, ...] = ("plain_text", "mrkdwn")) -> str:
@@ -117,7 +121,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         doors = {"/_errors": self.set_errors, "/_command": self.send_command, "/_click": self.send_click, "/_again": self.send_again,
-                 "/_raw": self.send_raw, "/api/chat.postMessage": self.post_message}  # fmt: skip
+                 "/_raw": self.send_raw, "/_refresh": self.refresh, "/_envelope": self.send_envelope,
+                 "/api/chat.postMessage": self.post_message, "/api/apps.connections.open": self.open_connection}  # fmt: skip
         if self.path.startswith("/hooks/"):
             return self.take_reply()
         return doors[self.path](self.body())
@@ -142,6 +147,11 @@ class Handler(BaseHTTPRequestHandler):
             ts = f"1700000000.{len(self.here.messages):06d}"
             self.here.messages.append({**data, "ts": ts})
         return self.answer(200, {"ok": True, "channel": CHANNEL, "ts": ts})
+
+    def open_connection(self, data: dict[str, Any]) -> None:
+        if self.headers.get("Authorization") != f"Bearer {APP_TOKEN}" or self.here.link is None:
+            return self.refuse("invalid_auth")
+        return self.answer(200, {"ok": True, "url": self.here.link.ticket()})
 
     def refuse(self, error: str, status: int = 200, headers: dict[str, str] | None = None, detail: str = "") -> None:
         with self.here.lock:
@@ -179,7 +189,9 @@ class Handler(BaseHTTPRequestHandler):
     def send_command(self, data: dict[str, Any]) -> None:
         form = {"team_id": TEAM, "user_id": data["user"], "user_name": "roadrunner", "command": "/denv", "text": data["text"],
                 "response_url": self.hook_for(""), "trigger_id": f"{time.monotonic_ns()}"}  # fmt: skip
-        self.send("/slack/command", urlencode(form).encode())
+        if self.here.link is not None:
+            return self.send_envelope({"kind": "slash_commands", "payload": form})
+        return self.send("/slack/command", urlencode(form).encode())
 
     def send_click(self, data: dict[str, Any]) -> None:
         with self.here.lock:
@@ -191,7 +203,22 @@ class Handler(BaseHTTPRequestHandler):
         url = data.get("response_url") or self.hook_for(message["ts"])
         payload = {"type": "block_actions", "team": {"id": TEAM}, "user": {"id": data["user"], "username": "roadrunner"},
                    "message": message, "response_url": url, "trigger_id": f"{time.monotonic_ns()}", "actions": pressed}  # fmt: skip
+        if self.here.link is not None:
+            return self.send_envelope({"kind": "interactive", "payload": payload})
         return self.send("/slack/interaction", urlencode({"payload": json.dumps(payload)}).encode())
+
+    def send_envelope(self, data: dict[str, Any]) -> None:
+        """As `send`, over the connection: what is not acknowledged in time has failed for Slack's user."""
+        assert self.here.link is not None
+        began = time.monotonic()
+        envelope = data.get("envelope") or f"e-{time.monotonic_ns()}"
+        ack = self.here.link.send(envelope, data["kind"], data["payload"], data.get("within_s", ACK_S))
+        status, body = (200, json.dumps(ack.get("payload"))) if ack is not None else (0, "operation_timeout")
+        self.answer(200, {"status": status, "body": body, "envelope": envelope, "took_s": time.monotonic() - began})
+
+    def refresh(self, data: dict[str, Any]) -> None:
+        assert self.here.link is not None
+        self.answer(200, {"opened": self.here.link.refresh()})
 
     def send_again(self, data: dict[str, Any]) -> None:
         path, body, headers = self.here.last
@@ -224,9 +251,11 @@ def end_with_the_starter(server: ThreadingHTTPServer) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--denv", required=True)
+    parser.add_argument("--socket", action="store_true")
     options = parser.parse_args()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Handler.here = Workspace(url=f"http://127.0.0.1:{server.server_port}", denv=options.denv)
+    link = Link() if options.socket else None
+    Handler.here = Workspace(url=f"http://127.0.0.1:{server.server_port}", denv=options.denv, link=link)
     print(Handler.here.url, flush=True)
     threading.Thread(target=end_with_the_starter, args=(server,), daemon=True).start()
     server.serve_forever(0.05)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -23,18 +20,16 @@ from frontend.models import SlackReply, SlackUser
 from frontend.slack import people
 from frontend.slack.app import slack_app_set
 from frontend.slack.people import Caller, account_of, link_url
-from frontend.slack.replies import replies_send
 from frontend.slack.signature import is_slack, signature_of
 from metrics.models import Event, Outbox
-from metrics.services import channel_create, event_append
+from metrics.services import event_append
 from releases.models import RollbackRequest, Rollout
 from tests.docs.slack_samples import notice_of
 from tests.integration.rollouts_world import STAGE, Demo, make_api
-from tests.integration.slack_fake import CHANNEL, SECRET, TEAM, TOKEN
+from tests.integration.slack_fake import SECRET, TEAM, TOKEN
+from tests.integration.slack_world import ANN, EVE, Slack, held, person, refusals, started
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-ANN, EVE = "U0000000ANN", "U0000000EVE"
 
 
 def test_the_signature_is_that_of_slacks_documentation() -> None:
@@ -50,61 +45,12 @@ def test_the_signature_is_that_of_slacks_documentation() -> None:
     assert not is_slack(SECRET, timestamp="1531420618", signature=signature, body=body + b"x", now_s=1531420618)
 
 
-@dataclass
-class Slack:
-    """The other process, and what a person does there."""
-
-    url: str
-
-    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        answer: dict[str, Any] = httpx.post(self.url + path, json=body, timeout=20).json()
-        return answer
-
-    def command(self, text: str, user: str = ANN) -> str:
-        """What whoever typed it reads."""
-        answer = self.post("/_command", {"text": text, "user": user})
-        assert answer["status"] == 200 and answer["took_s"] < 3, answer
-        return str(json.loads(answer["body"])["text"])
-
-    def click(self, verb: str, user: str = ANN, **more: Any) -> dict[str, Any]:
-        return self.post("/_click", {"ts": self.messages()[-1]["ts"], "action_id": f"denv:{verb}", "user": user, **more})
-
-    def messages(self) -> list[dict[str, Any]]:
-        return list(httpx.get(self.url).json()["messages"])
-
-    def replies(self) -> list[dict[str, Any]]:
-        replies_send()
-        return list(httpx.get(self.url).json()["replies"])
-
-    def buttons(self, index: int = -1) -> list[str]:
-        blocks = self.messages()[index]["blocks"]
-        return [element["action_id"] for block in blocks if block["type"] == "actions" for element in block["elements"]]
-
-
 @pytest.fixture
 def slack(live_server: Any, settings: Any) -> Iterator[Slack]:
     """Slack set up, with a channel for notices."""
-    argv = [sys.executable, "-m", "tests.integration.slack_fake", "--denv", live_server.url]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stdin is not None
-        url = process.stdout.readline().strip()
-        settings.SLACK_API_URL, settings.SLACK_HOOKS_URL, settings.PUBLIC_URL = f"{url}/api/", url, live_server.url
-        slack_app_set(team=TEAM, bot_token=TOKEN, signing_secret=SECRET, actor="root", via="api")
-        channel_create(kind="slack", name="on-call", address=CHANNEL, actor="root", via="api")
-        settings.DEFAULT_ROLE = "viewer"
-        yield Slack(url)
-        process.stdin.close()
-
-
-def person(role: str = "admin", slack_user: str = ANN, name: str = "ann") -> User:
-    user = User.objects.create_user(name)
-    Grant.objects.create(user=user, model="ds-flash", role=role)
-    SlackUser.objects.create(team=TEAM, user=slack_user, account=user)
-    return user
-
-
-def refusals() -> list[str]:
-    return [event.evidence["code"] for event in Event.objects.filter(kind="change.refused", via="slack").order_by("seq")]
+    settings.DEFAULT_ROLE = "viewer"
+    with started(settings, live_server.url) as here:
+        yield here
 
 
 # ---- who is calling ----
@@ -244,17 +190,6 @@ def test_who_may_not_see_a_model_learns_nothing_of_it(slack: Slack, settings: An
 
 
 # ---- notices and their buttons ----
-
-
-def held(slack: Slack) -> Demo:
-    """A canary that waits for an approval, with its notice in Slack."""
-    demo = Demo()
-    demo.first()
-    delivery.deliver()
-    demo.release(block=32, approve="manual")
-    demo.through(until={Rollout.State.HELD})
-    delivery.deliver()
-    return demo
 
 
 def skeleton(message: dict[str, Any]) -> list[Any]:
