@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from frontend import charts, tailchart, words
+from frontend import charts, goodputchart, tailchart, words
 from frontend.charts import Chart, Key, Limit, Line, Mark, Say, Values, newest, rounded
 from frontend.pages.overview import two_releases
 from metrics.domain.views import FrameView
@@ -55,6 +55,7 @@ TITLES = {
     "transfer": "KV transfer p99",
     "share": "Prefilled remotely",
     "requests": "Requests a second",
+    "goodput": goodputchart.TITLE,
 }
 _BIG = ("ttft", "itl")
 
@@ -81,17 +82,17 @@ def build(stage: StageHead, span: Span, drawn: Sequence[Mark], now: datetime) ->
     """All charts of the page, from one read of the figures."""
     names = (*(name for name, _, _ in PHASES), "requests", "errors", *(name for _, classes in ERRORS for name in classes), "local_ratio")
     groups = {
-        "release": (*LATENCIES, "requests", "transfer.p99", *(name for name, _, _ in tailchart.PHASES)),
+        "release": (*LATENCIES, "requests", "transfer.p99", *(name for name, _, _ in tailchart.PHASES), *goodputchart.LINES),
         "total": names,
         "unit": ("gauge.prefill_queue", "gauge.kv_use"),
     }
     frames = frames_view(stage=stage.stage, names=groups, span_s=span.minutes * 60.0, step_s=span.step_s, now=now)
     frame, total, by_unit = (frames[by] for by in groups)
-    since = _since(total)
+    since, releases = _since(total), _release_order(stage, frame)
     built = [
         _latency(stage, frame, drawn, "ttft"),
         _latency(stage, frame, drawn, "itl"),
-        tailchart.build(frame, _release_order(stage, frame), drawn),
+        tailchart.build(frame, releases, drawn),
         _phases(total, drawn),
         _errors(stage, total, drawn),
         _queue(stage, by_unit, drawn),
@@ -99,6 +100,7 @@ def build(stage: StageHead, span: Span, drawn: Sequence[Mark], now: datetime) ->
         _transfer(stage, frame, drawn),
         _share(total, drawn),
         _requests(stage, frame, drawn),
+        goodputchart.build(frame, releases, stage.limits, drawn, _past(stage, releases)),
     ]
     for chart in built:
         if chart.figure and since:
@@ -138,6 +140,11 @@ def _release_order(stage: StageHead, frame: FrameView) -> list[tuple[str, bool]]
     base, _ = two_releases(stage)
     groups = [group for group in _groups(frame) if any(value is not None for value in _values(frame, "ttft.p99", group))]
     return sorted(((group, bool(base) and words.release_of(group) != base) for group in groups), key=lambda pair: (pair[1], pair[0]))
+
+
+def _past(stage: StageHead, releases: Sequence[tuple[str, bool]]) -> list[str]:
+    """Releases that were on trial once, and are no more."""
+    return [release for release, canary in releases if canary and words.release_of(release) != two_releases(stage)[1]]
 
 
 def _latency(stage: StageHead, frame: FrameView, drawn: Sequence[Mark], metric: str) -> Chart:

@@ -50,6 +50,14 @@ def _prefilled_locally(group: GroupView) -> str:
     return f"{format_ratio(group.local_ratio)}  ({reasons})" if reasons else format_ratio(group.local_ratio)
 
 
+def _goodput(group: GroupView) -> str:
+    good = group.goodput
+    if good is None:
+        return "-"
+    share = f"{format_ratio(good.met / good.of)} within the limits"
+    return share if good.per_gpu_s is None else f"{good.per_gpu_s:.3g}/s a GPU  ({share}, {good.gpus:.0f} GPUs)"
+
+
 def _kv_moved(group: GroupView) -> str:
     return f"{group.remote - group.kv_lost:,} of {group.remote:,} remote" if group.remote else "-"
 
@@ -62,6 +70,7 @@ _ROWS: tuple[tuple[str, tuple[str, ...], Callable[[GroupView], str]], ...] = (
     ("e2e   p50 p90 p99", ("e2e",), lambda g: _quantiles(g.latencies.get(Metric.E2E))),
     ("error-rate", ("error-rate",), lambda g: format_ratio(g.error_ratio)),
     ("requests", (), lambda g: f"{g.requests:,}  {g.per_s:.1f}/s"),
+    ("goodput", (), _goodput),
     ("KV moved", ("kv-effective",), _kv_moved),
     ("prefill queue", ("prefill-queue",), _gauge("prefill_queue", lambda x: f"{x:.0f} waiting")),
     ("decode KV", ("kv-use",), _gauge("kv_use", lambda x: f"{x:.0%}")),

@@ -31,11 +31,11 @@ def routes_look(now: datetime) -> None:
 
 
 def _gauges_keep(units: Sequence[Unit], now: datetime) -> None:
-    """Keep what the engines of each unit say of themselves: those that decode, as that is where KV and batches are."""
+    """Keep what the engines of each unit say of themselves (those that decode, as that is where KV and batches are), and its GPUs."""
     for unit in units:
         values = _values([replica for replica in unit.replicas.all() if not replica.retired and replica.role != Role.PREFILL])
-        if values:
-            gauges_record(at=now, stage=unit.stage, unit=unit.id, values=values, source="engines", received_at=now)
+        values["gpus"] = sum(len(rank.gpus) for replica in unit.replicas.all() for rank in replica.ranks.all())
+        gauges_record(at=now, stage=unit.stage, unit=unit.id, values=values, source="engines", received_at=now)
 
 
 def _values(replicas: Sequence[Replica]) -> dict[str, float]:

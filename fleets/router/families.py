@@ -11,7 +11,15 @@ from fleets.router.telemetry import Series
 from metrics.domain.histogram import Histogram
 from metrics.domain.types import Metric
 
-_PLAIN = {"requests": "requests", "errors": "errors", "cancelled": "cancelled", "kv.failed": "kv_failed", "kv.recomputed": "kv_recomputed"}
+_PLAIN = {
+    "requests": "requests",
+    "errors": "errors",
+    "cancelled": "cancelled",
+    "kv.failed": "kv_failed",
+    "kv.recomputed": "kv_recomputed",
+    "goodput.met": "goodput_met",
+    "goodput.of": "goodput_of",
+}
 _FAMILIES = {"errors": ("errors_by_class", "class"), "reason": ("decisions", "reason"), "tokens": ("tokens", "kind")}
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 
 from fleets.router.openai import Usage
 from metrics.domain.alarm import AlarmCounter
+from metrics.domain.goodput import MET, OF, good_limits
 from metrics.domain.histogram import Histogram
 from metrics.domain.split import Split
 from metrics.domain.types import AlarmSpec, Metric, Route, SeriesDelta, SeriesKey
@@ -40,9 +41,9 @@ class Series:
     """
 
     __slots__ = (
-        "_counters", "_histograms", "_idle", "_judged", "_split", "alarms", "e2e", "first_step", "gaps", "key", "phases", "prefill",
-        "queue", "remote", "requests", "tokens_cached", "tokens_in", "tokens_out", "tokens_remote", "tokens_uncached", "total_counters",
-        "total_histograms", "transfer", "ttft", "ttft_limit_s",
+        "_counters", "_histograms", "_idle", "_judged", "_split", "alarms", "e2e", "first_step", "gaps", "goodput_met", "goodput_of",
+        "key", "limits", "phases", "prefill", "queue", "remote", "requests", "tokens_cached", "tokens_in", "tokens_out",
+        "tokens_remote", "tokens_uncached", "total_counters", "total_histograms", "transfer", "ttft", "ttft_limit_s",
     )  # fmt: skip
 
     def __init__(self, key: SeriesKey, alarms: Sequence[AlarmSpec], *, judged: bool = True) -> None:
@@ -57,6 +58,7 @@ class Series:
         self.total_counters: dict[str, int] = {}
         self.total_histograms: dict[Metric, Histogram] = {}
         self.requests = self.tokens_in = self.tokens_out = self.tokens_cached = self.tokens_uncached = self.tokens_remote = 0
+        self.goodput_met = self.goodput_of = 0
         self.phases: list[tuple[float, float, float, float]] = []  # of one request each: what adds up to its TTFT
         self.ttft: list[float] = []
         self.queue: list[float] = []
@@ -69,6 +71,8 @@ class Series:
     def watch(self, alarms: Sequence[AlarmSpec]) -> None:
         """Count against these limits from now on."""
         self.alarms = AlarmCounter(alarms if self._judged else ())
+        limits = good_limits(alarms)
+        self.limits = limits if limits.given else None
         self.ttft_limit_s = max((spec.limit_s or 0.0 for spec in alarms if spec.metric == Metric.TTFT), default=None)
 
     def count(self, name: str, by: int = 1) -> None:
@@ -98,6 +102,9 @@ class Series:
         self.count("tokens.cached", self.tokens_cached)
         self.count("tokens.uncached", self.tokens_uncached)
         self.count("tokens.remote", self.tokens_remote)
+        self.count(MET, self.goodput_met)
+        self.count(OF, self.goodput_of)
+        self.goodput_met = self.goodput_of = 0
         self.requests = self.tokens_in = self.tokens_out = self.tokens_cached = self.tokens_uncached = self.tokens_remote = 0
 
     def take(self) -> SeriesDelta | None:
@@ -326,6 +333,12 @@ class Trace:
         series.alarms.request(
             ttft_s, queue_s, transfer_s, e2e_s if whole else None, self._gaps_over, self._gaps_n, bool(self.error), self.waiting
         )  # fmt: skip
+        if series.limits is not None:
+            gap_s = (self.last_s - first_s) / self._gaps_n if first_s is not None and self._gaps_n else None
+            met = series.limits.met(ttft_s=ttft_s, gap_s=gap_s, failed=bool(self.error), left=self.cancelled)
+            if met is not None:
+                series.goodput_of += 1
+                series.goodput_met += met
         if self.unmoved:
             series.alarms.kv_judged(1, 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from metrics.domain.goodput import MET, OF, goodput
 from metrics.domain.histogram import Histogram
 from metrics.domain.types import Metric, Route
 from metrics.domain.views import GroupView, LatencyView
@@ -16,8 +17,15 @@ _P99_KNOWN_FROM = 299  # below, the largest sample is under the true p99 with a 
 _PHASES = {"queue": Metric.QUEUE, "prefill": Metric.PREFILL, "transfer": Metric.KV_TRANSFER, "first-step": Metric.FIRST_STEP}
 _LATENCIES = (Metric.TTFT, Metric.ITL, Metric.E2E)
 _STATISTICS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "mean": None}
-_COUNTED = ("requests", "errors", "cancelled", "tokens.in", "tokens.out", "tokens.cached", "tokens.uncached", "tokens.remote")
-_RATIOS = {"error_ratio": ("errors", "requests"), "cached_ratio": ("tokens.cached", "tokens.in"), "local_ratio": ("local", "requests")}
+_COUNTED = ("requests", "errors", "cancelled", "tokens.in", "tokens.out", "tokens.cached", "tokens.uncached", "tokens.remote", MET, OF)
+_RATIOS = {
+    "error_ratio": ("errors", "requests"),
+    "cached_ratio": ("tokens.cached", "tokens.in"),
+    "local_ratio": ("local", "requests"),
+    "goodput_ratio": (MET, OF),
+}
+GOODPUT = "goodput"  # the line of requests within the limits, a second and GPU
+GPUS = "gpus"  # the gauge of a unit's
 _MEANT = ("_use", "_ratio", "_hit")  # gauges that are shares: over units they are averaged, all others add up
 LOCAL = "local"  # requests by route, beside the routers' own counters
 ROUTED = "routed"  # requests that had the choice
@@ -65,8 +73,8 @@ def ratio(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def group_view(group: str, figures: Figures, gauges: Mapping[str, float], span_s: float) -> GroupView:
-    """One group's figures over `span_s` seconds; its counters come from `with_route`."""
+def group_view(group: str, figures: Figures, gauges: Mapping[str, float], span_s: float, gpus: float | None = None) -> GroupView:
+    """One group's figures over `span_s` seconds, in which it held so many GPUs; its counters come from `with_route`."""
     counters = figures.counters
     requests = counters.get("requests", 0)
     return GroupView(
@@ -85,6 +93,7 @@ def group_view(group: str, figures: Figures, gauges: Mapping[str, float], span_s
         remote=counters.get(ROUTED, 0) - counters.get(LOCAL, 0),
         kv_lost=counters.get("kv.failed", 0) + counters.get("kv.recomputed", 0),
         slowest=figures.split.tail(),
+        goodput=goodput(counters, gpus, span_s),
     )
 
 
@@ -104,7 +113,7 @@ def metric_of(name: str) -> Metric | None:
 
 def is_line(name: str) -> bool:
     """Whether a chart can draw it."""
-    if metric_of(name) is not None or name in _COUNTED or name in _RATIOS:
+    if metric_of(name) is not None or name in _COUNTED or name in _RATIOS or name == GOODPUT:
         return True
     head, _, tail = name.partition(".")
     return is_tail(name) or (head in ("errors", "reason", "gauge") and bool(tail))
@@ -130,6 +139,14 @@ def line_value(name: str, figures: Figures, span_s: float) -> float | None:
         part, whole = _RATIOS[name]
         return ratio(figures.counters.get(part, 0), figures.counters.get(ROUTED if part == LOCAL else whole, 0))
     return figures.counters.get(name, 0) / span_s
+
+
+def goodput_value(figures: Figures, gpus: float | None, span_s: float) -> float | None:
+    """One point of `goodput`. None without GPUs, and where requests were held against no limits."""
+    counters = figures.counters
+    if not gpus or (counters.get("requests", 0) and not counters.get(OF, 0)):
+        return None
+    return counters.get(MET, 0) / span_s / gpus
 
 
 def is_count(name: str) -> bool:

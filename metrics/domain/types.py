@@ -115,7 +115,7 @@ class SeriesDelta:
 
     `counters` keys: `requests`, `errors` and `errors.<class>`, `cancelled`, `tokens.in`, `tokens.out`, `tokens.cached`,
     `tokens.uncached`, `tokens.remote`, `kv.failed`, `kv.recomputed`, `kv.expired` (decode showed no life for as long as prefill keeps
-    KV) and `reason.<why>` (the conditional decision's reason).
+    KV), `goodput.met` and `goodput.of` (metrics.domain.goodput) and `reason.<why>` (the conditional decision's reason).
     """
 
     key: SeriesKey

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from metrics.domain.goodput import Goodput
 from metrics.domain.split import Tail
 from metrics.domain.types import Metric
 
@@ -43,6 +44,7 @@ class GroupView:
     gauges: dict[str, float]  # newest: prefill_queue, prefill_inflight, decode_inflight, kv_use, ...
     remote: int = 0  # requests whose KV was to be moved from prefill to decode
     kv_lost: int = 0  # of which it failed, or decode computed all again
+    goodput: Goodput | None = None  # None when the stage sets no limits
     slowest: Tail | None = None  # those at or over the p99 of TTFT, by phase
 
 

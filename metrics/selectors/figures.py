@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime, timedelta
+
+from django.db.models import FloatField
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast
 
 from denvweb.core.errors import InvalidError
 from metrics.domain.alarm_figure import COUNTED, AlarmFigure, alarm_figure
 from metrics.domain.alarm_text import ITL, TIMED
-from metrics.domain.figures import GROUPINGS, TOTAL, gauge_sum, group_of, group_order, group_view, with_route
+from metrics.domain.figures import GPUS, GROUPINGS, TOTAL, gauge_sum, group_of, group_order, group_view, with_route
 from metrics.domain.types import AlarmSpec
 from metrics.domain.views import MetricsView
 from metrics.domain.window import Figures
@@ -50,7 +54,7 @@ def metrics_view(*, stage: str, span_s: float, by: str = "release", now: datetim
     total = Figures()
     for figures in groups.values():
         total.add(figures)
-    gauges = gauges_newest(stage=stage, now=now)
+    gauges, held = gauges_newest(stage=stage, now=now), _gpus_held(stage, begin, now)
     seconds = {group: max(1.0, (now - max(begin, first)).total_seconds()) for group, first in firsts.items()}
     longest = max(seconds.values(), default=max(1.0, (now - begin).total_seconds()))
     return MetricsView(
@@ -59,10 +63,35 @@ def metrics_view(*, stage: str, span_s: float, by: str = "release", now: datetim
         span_s=longest,
         by=by,
         groups=tuple(
-            group_view(group, groups[group], _gauges_of(gauges, units[group]), seconds[group]) for group in sorted(groups, key=group_order)
+            group_view(
+                group, groups[group], _gauges_of(gauges, units[group]), seconds[group], _mean_gpus(held, units[group], firsts[group])
+            )
+            for group in sorted(groups, key=group_order)
         ),
-        total=group_view(TOTAL, total, _gauges_of(gauges, set(gauges)), longest),
+        total=group_view(
+            TOTAL,
+            total,
+            _gauges_of(gauges, set(gauges)),
+            longest,
+            _mean_gpus(held, set().union(*units.values()), min(firsts.values(), default=begin)),
+        ),
     )
+
+
+def _gpus_held(stage: str, begin: datetime, end: datetime) -> list[tuple[datetime, str, float]]:
+    """When, which unit, how many GPUs."""
+    rows = GaugeWindow.objects.filter(stage=stage, start_at__gte=begin, start_at__lt=end)
+    said = rows.annotate(gpus=Cast(KeyTextTransform(f"engines:{GPUS}", "values"), FloatField())).exclude(gpus=None)
+    return list(said.values_list("start_at", "unit", "gpus"))
+
+
+def _mean_gpus(held: Sequence[tuple[datetime, str, float]], units: Set[str], first: datetime) -> float | None:
+    """GPUs of these units, in the mean over the time since `first`; a unit that was not there held none."""
+    by_instant = dict.fromkeys((at for at, _, _ in held if at >= first), 0.0)
+    for at, unit, gpus in held:
+        if at >= first and unit in units:
+            by_instant[at] += gpus
+    return sum(by_instant.values()) / len(by_instant) if by_instant else None
 
 
 def gauges_newest(*, stage: str, now: datetime) -> dict[str, dict[str, float]]:

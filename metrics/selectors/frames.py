@@ -11,7 +11,21 @@ from datetime import datetime, timedelta
 from django.db.models.fields.json import KeyTextTransform
 
 from denvweb.core.errors import InvalidError
-from metrics.domain.figures import TOTAL, gauge_sum, group_of, group_order, is_count, is_line, is_tail, line_value, metric_of, with_route
+from metrics.domain.figures import (
+    GOODPUT,
+    GPUS,
+    TOTAL,
+    gauge_sum,
+    goodput_value,
+    group_of,
+    group_order,
+    is_count,
+    is_line,
+    is_tail,
+    line_value,
+    metric_of,
+    with_route,
+)
 from metrics.domain.split import Split, Tail
 from metrics.domain.split import unpack as unpack_split
 from metrics.domain.views import FrameView, LineView
@@ -22,6 +36,8 @@ from metrics.selectors.windows import fine_windows, floor_to, users_windows
 
 MAX_POINTS = 2000
 _SETTLE = timedelta(seconds=2)  # a step's last report comes a second after the step; drawn sooner, each line would dip at its end
+
+_SILENT = Figures()  # of a step without a request
 
 Cells = dict[str, dict[int, Figures]]  # by group, then by step
 
@@ -69,7 +85,13 @@ def _lines(
 ) -> Iterator[LineView]:
     for group in sorted(cells.keys() | {group for group, _ in gauges}, key=group_order):
         for name in dict.fromkeys(names):
-            yield LineView(group=group, name=name, values=_values(name, cells.get(group, {}), gauges.get((group, name), {}), points, step))
+            said = gauges.get((group, _gauge_of(name)), {})
+            yield LineView(group=group, name=name, values=_values(name, cells.get(group, {}), said, points, step))
+
+
+def _gauge_of(name: str) -> str:
+    """The gauge that a line is, or is worked out with."""
+    return f"gauge.{GPUS}" if name == GOODPUT else name if name.startswith("gauge.") else ""
 
 
 def _grid(names: Sequence[str], span_s: float, step_s: float) -> tuple[int, int]:
@@ -150,7 +172,7 @@ def _gauges(
     step: int,
 ) -> _GaugeSteps:
     """Means over each step."""
-    wanted = {by: {name.partition(".")[2] for name in group if name.startswith("gauge.")} for by, group in names.items()}
+    wanted = {by: {gauge.partition(".")[2] for gauge in map(_gauge_of, group) if gauge} for by, group in names.items()}
     if not any(wanted.values()):
         return {by: {} for by in names}
     samples: dict[str, dict[tuple[str, str, int, datetime], list[float]]] = {by: defaultdict(list) for by in names}
@@ -174,6 +196,10 @@ def _means(samples: Mapping[tuple[str, str, int, datetime], list[float]]) -> dic
 def _values(name: str, cells: dict[int, Figures], gauges: dict[int, float], points: int, step: int) -> tuple[float | None, ...]:
     if name.startswith("gauge."):
         return tuple(gauges.get(index) for index in range(points))
+    if name == GOODPUT:
+        # Between its first and its last request a group that holds GPUs and answers nothing has a goodput of 0.
+        spans = range(min(cells), max(cells) + 1) if cells else range(0)
+        return tuple(goodput_value(cells.get(at, _SILENT), gauges.get(at), step) if at in spans else None for at in range(points))
     values = [line_value(name, cells[index], step) if index in cells else None for index in range(points)]
     if is_count(name) and cells:
         # Between its first and its last request a silent step is a 0; before and after, the group was not there.

@@ -79,7 +79,17 @@ def figures(now: datetime) -> None:
     """5-minute rows of a month, 10-second rows of two hours, gauges beside them, and the journal's month."""
     from metrics.selectors.windows import floor_to
 
-    counters = json.dumps({"requests": 60, "errors": 0, "tokens.in": 60_000, "tokens.out": 12_000, "tokens.cached": 20_000})
+    counters = json.dumps(
+        {
+            "requests": 60,
+            "errors": 0,
+            "tokens.in": 60_000,
+            "tokens.out": 12_000,
+            "tokens.cached": 20_000,
+            "goodput.of": 60,
+            "goodput.met": 59,
+        }
+    )
     with connection.cursor() as cursor:
         cursor.execute("ALTER TABLE metrics_window SET UNLOGGED")
         cursor.execute("DELETE FROM metrics_window")
@@ -107,7 +117,7 @@ def figures(now: datetime) -> None:
         cursor.execute(
             """
             INSERT INTO metrics_gaugewindow (stage, unit, start_at, received_at, values)
-            SELECT u.stage, u.id, at, at, '{"r:kv_use": 0.6, "r:prefill_queue": 3, "r:running": 40}'
+            SELECT u.stage, u.id, at, at, '{"r:kv_use": 0.6, "r:prefill_queue": 3, "r:running": 40, "engines:gpus": 72}'
             FROM fleets_unit u, generate_series(%s::timestamptz, %s, interval '10 s') AS at
             WHERE u.desired <> 'gone' ON CONFLICT DO NOTHING
             """,

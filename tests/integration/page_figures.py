@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
+from metrics.domain.goodput import Goodput
+from metrics.domain.split import Tail
 from metrics.domain.types import Metric
 from metrics.domain.views import GroupView, LatencyView, MetricsView
 
@@ -21,10 +23,13 @@ def values_of(name: str, index: int, points: int) -> list[tuple[float | None, ..
         "ttft.p50": 0.42, "ttft.p99": 1.1, "itl.p50": 0.018, "itl.p99": 0.055 + 0.008 * index,
         "phase.queue": 0.2, "phase.prefill": 0.18, "phase.transfer": 0.04, "phase.first-step": 0.026,
         "tail.queue": 0.6, "tail.prefill": 0.45 + 0.1 * index, "tail.transfer": 0.12, "tail.first-step": 0.05,
+        "goodput": 0.4 / (1 + 8 * index), "goodput.met": 32.0 / (1 + 8 * index), "goodput.of": 32.4 / (1 + 8 * index),
         "gauge.kv_use": 0.7 / (1 + index), "requests": 32.4 / (1 + 8 * index),
         "errors": 0.06, "errors.timeout": 0.04, "errors.decode": 0.02, "local_ratio": 0.17,
         "gauge.prefill_queue": 11 / (1 + index), "transfer.p99": 0.047 + 0.004 * index,
     }  # fmt: skip
+    if name == "gauge.gpus":
+        return [(72.0,) * points]
     return [_wave(seconds[name], seconds[name] * 0.06, points, start)] if name in seconds else []
 
 
@@ -34,9 +39,12 @@ def latency(p99_s: float) -> LatencyView:
 
 def group(name: str, per_s: float) -> GroupView:
     latencies = {Metric.TTFT: latency(1.12), Metric.ITL: latency(0.055), Metric.KV_TRANSFER: latency(0.047)}
+    good = Goodput(round(per_s * 59), round(per_s * 60), 72.0, per_s * 59 / 60 / 72)
+    slowest = Tail(13, 1204, 1.1, 0.6, 0.55, 0.12, 0.05)
     return GroupView(
-        name, round(per_s * 60), per_s, 0.002, {"timeout": 1}, latencies, 9000, 4000, 0.3, 0.17, {"short": 40}, {"kv_use": 0.7}
-    )
+        name, round(per_s * 60), per_s, 0.002, {"timeout": 1}, latencies, 9000, 4000, 0.3, 0.17, {"short": 40}, {"kv_use": 0.7},
+        goodput=good, slowest=slowest,
+    )  # fmt: skip
 
 
 def metrics(*, stage: str, span_s: float, by: str = "release", now: datetime = NOW) -> MetricsView:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -12,6 +13,7 @@ from fleets.domain.types import RankState, Role
 from fleets.models import Router
 from fleets.selectors import router_table, routers_view
 from fleets.services import unit_drain, unit_request_probe, unit_retarget, unit_set_routable, unit_stop
+from metrics.selectors import frame_view
 from tests.integration.fleets_world import RELEASE, STAGE, World, unit_spec
 
 pytestmark = pytest.mark.django_db
@@ -133,6 +135,8 @@ def test_a_report_counts_once_and_says_what_is_confirmed() -> None:
     assert (seen.live, seen.confirmed, seen.generation) == (1, table.generation, table.generation)
     assert (seen.inflight, seen.urls) == ({RELEASE: 5}, ("http://127.0.0.1:9000",))
     assert (world.view(unit).inflight, world.view(unit).weight_seen) == (5, 1.0)
+    held = frame_view(stage=STAGE, names=["gauge.gpus"], span_s=120, step_s=10, by="unit", now=world.now + timedelta(seconds=20))
+    assert {value for value in held.lines[0].values if value is not None} == {float(world.view(unit).gpus)}
     world.tick(9)
     world.tick(2)
     assert routers_view(stage=STAGE, now=world.now).live == 0

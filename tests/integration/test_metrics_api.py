@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
@@ -17,10 +18,13 @@ from django.test import AsyncClient, Client
 from django.utils import timezone
 
 from denvweb.auth import token_create
+from denvweb.cli.metrics import metrics_text
 from denvweb.models import ApiToken
 from metrics.domain.histogram import Histogram
 from metrics.domain.types import Metric, Route, SeriesDelta, SeriesKey
 from metrics.services import event_append, series_ingest
+from tests.integration import page_samples as samples
+from tests.integration.page_figures import metrics as figures_of
 
 KEY = SeriesKey(stage="m/s", unit="u-1", prefill_release="m@1", decode_release="m@1", route=Route.REMOTE)
 
@@ -56,6 +60,12 @@ def test_metrics_of_a_stage(client: Client) -> None:
     assert (group["group"], group["requests"]) == ("m@1", 20)
     assert group["latencies"]["ttft"]["p50_s"] == pytest.approx(0.25, rel=0.011)
     assert group["latencies"]["ttft"]["p99_is_bound"] is True
+
+
+def test_the_command_says_what_the_slowest_took_and_what_a_gpu_brings() -> None:
+    text = metrics_text(figures_of(stage="ds-flash/prod-us", span_s=60), samples.rolling_stage())
+    assert re.search(r"of the slowest 1% +600  550  120  50 ms", text)
+    assert re.search(r"goodput +0\.399/s a GPU  \(98\.3% within the limits, 72 GPUs\)", text), text
 
 
 def test_lines_of_a_stage(client: Client) -> None:

@@ -132,6 +132,30 @@ def test_the_slowest_percent_is_split_by_phase_in_each_step_and_over_all() -> No
     assert frame_view(stage="m/s", names=["ttft.p99"], span_s=60, step_s=20, now=NOW).slowest == {}
 
 
+def test_goodput_is_over_the_gpus_that_a_release_held_while_it_served() -> None:
+    for ago_s in (55, 45, 25):
+        _report(ago_s, _key("u-1", 1), [0.1] * 100, goodput__of=100, goodput__met=90)
+    _report(25, _key("u-2", 2), [0.1] * 10, goodput__of=10, goodput__met=10)
+    _report(25, _key("u-3", 3), [0.1] * 10)
+    for ago_s in range(5, 65, 10):
+        for unit, since_s, gpus in (("u-1", 60, 8), ("u-2", 30, 72), ("u-3", 30, 8)):
+            if ago_s <= since_s:
+                values = {"gpus": float(gpus), "kv_use": 0.5}
+                at = NOW - timedelta(seconds=ago_s)
+                gauges_record(at=at, stage="m/s", unit=unit, values=values, source="engines", received_at=at)
+    view = metrics_view(stage="m/s", span_s=60, now=NOW)
+    one, two, three = view.groups
+    assert one.goodput is not None and (one.goodput.met, one.goodput.of, one.goodput.gpus) == (270, 300, 8)
+    assert one.goodput.per_gpu_s == pytest.approx(270 / 55 / 8)  # since its first request
+    assert two.goodput is not None and two.goodput.gpus == 72
+    assert three.goodput is None  # no limits, nothing to meet
+    assert view.total.goodput is not None and 8 < (view.total.goodput.gpus or 0) < 88  # two of the units came half way
+    frame = frame_view(stage="m/s", names=["goodput", "goodput_ratio"], span_s=60, step_s=10, now=NOW)
+    assert _values(frame, "m@1", "goodput") == (None, 1.125, 1.125, 0.0, 1.125, None)  # in a silent step its GPUs bring nothing
+    assert set(_values(frame, "m@3", "goodput")) == {None}
+    assert {value for value in _values(frame, "m@1", "goodput_ratio") if value is not None} == {0.9}
+
+
 def test_steps_merge_histograms_and_do_not_average_quantiles() -> None:
     _report(55, _key("u-1", 1), [0.1] * 99)
     _report(45, _key("u-2", 1), [3.0])

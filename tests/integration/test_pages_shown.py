@@ -114,8 +114,11 @@ def test_the_stage_carries_its_figures_and_its_range(person: Client) -> None:
     assert '<a href="?range=60" aria-current="true">1 h</a>' in text
     figures = person.get("/stages/ds-flash/prod-us/charts?range=60").json()["charts"]
     assert [chart["id"] for chart in figures] == [
-        *("ttft", "itl", "tail", "phases", "errors", "queue", "kv", "transfer", "share", "requests")
+        *("ttft", "itl", "tail", "phases", "errors", "queue", "kv", "transfer", "share", "requests", "goodput")
     ]
+    good = next(chart for chart in figures if chart["id"] == "goodput")
+    assert "a second for each of its 72 on release 8" in good["say"]["strong"]
+    assert "What counts: the first token within 1,500 ms and a mean gap within 60 ms." in good["say"]["rest"]
     tail = next(chart for chart in figures if chart["id"] == "tail")
     assert tail["say"]["strong"] == "Release 8's slowest 13 of 1,204: 1,320 ms,"
     assert "600 queue, 550 prefill, 120 transfer, 50 1st step; release 7's slowest 109 of 10,836: 1,220 ms," in tail["say"]["rest"]

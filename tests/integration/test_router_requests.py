@@ -140,6 +140,14 @@ async def test_phases_add_up_and_gaps_are_counted_per_arrival(tmp_path: Path) ->
         assert sums[Metric.TTFT] + sums[Metric.ITL] <= sums[Metric.E2E]
         assert delta.alarms["ttft-p99"].n == delta.alarms["itl-p99"].n == delta.alarms["error-rate"].n == 1
         assert delta.alarms["itl-p99"].k == 1.0 and delta.alarms["itl-p99"].bets
+        assert (delta.counters["goodput.of"], delta.counters.get("goodput.met", 0)) == (1, 0)  # its mean gap is over 5 ms
+        await bench.ask(chat(LONG, stream=False))
+        (delta,) = bench.deltas()
+        assert "goodput.of" not in delta.counters  # an answer in one piece has no first token
+        bench.app.telemetry.set_alarms([AlarmSpec("ttft-p99", "ttft", 0.01, 60.0)])
+        await bench.ask(chat(LONG))
+        (delta,) = bench.deltas()
+        assert delta.counters["goodput.of"] == delta.counters["goodput.met"] == 1  # nothing is asked of its gaps
 
 
 async def test_a_hang_over_the_limit_is_evidence_though_no_token_came(tmp_path: Path) -> None:
