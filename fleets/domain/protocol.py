@@ -199,6 +199,7 @@ class RouteReplica:
     port: int
     readiness: ReplicaReadiness = ReplicaReadiness.READY
     engine_id: str = ""
+    tensor_parallel: int = 0  # of a prefill engine that was told to take `engine_id` for its KV identity; 0: it was not
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,7 @@ class ModelShape:
 
 
 KV_LEASE_S = 30.0  # unless the option `kv-lease-s` says otherwise; vLLM's own default
+MOONCAKE_LEASE_S = 120.0  # likewise; decode's wait for a prompt to be computed is part of it. vLLM's own default is 480
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +108,11 @@ class EngineSpec:
     @property
     def kv_lease_s(self) -> float:
         """How long prefill keeps KV that nobody fetches; what is no number is refused where the engine's command is made."""
+        default_s = MOONCAKE_LEASE_S if self.protocol == "vllm-mooncake" else KV_LEASE_S
         try:
-            return float(self.options.get("kv-lease-s", KV_LEASE_S))
+            return float(self.options.get("kv-lease-s", default_s))
         except ValueError:
-            return KV_LEASE_S
+            return default_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""vLLM with NixlConnector (pull): `vllm serve`, its flags as 0.32 and 0.33 take them, on GPUs and on its CPU build."""
+"""vLLM: `vllm serve`, its flags as 0.32 and 0.33 take them, on GPUs and on its CPU build; KV by NIXL, pulled or pushed, or by Mooncake."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from denvweb.core.errors import InvalidError
 from fleets.domain.ports import EVENTS, GANG, SIDE_CHANNEL, SPARE, GroupPorts
 from fleets.domain.protocol import RankSpec
-from fleets.domain.types import KV_LEASE_S, Role
+from fleets.domain.types import KV_LEASE_S, MOONCAKE_LEASE_S, Role
 from fleets.engines.base import (
     Capabilities,
     LaunchCommand,
@@ -20,7 +20,9 @@ from fleets.engines.base import (
 )
 from fleets.engines.prometheus import mapped
 
-_CONNECTORS = ("NixlConnector", "NixlPullConnector")  # one and the same: decode pulls
+_PULL, _PUSH, _MOONCAKE = "vllm-nixl", "vllm-nixl-push", "vllm-mooncake"
+# By a recipe's protocol; the two that pull are one and the same.
+_CONNECTORS = {_PULL: ("NixlConnector", "NixlPullConnector"), _PUSH: ("NixlPushConnector",), _MOONCAKE: ("MooncakeConnector",)}
 _LOAD_FAILURE_POLICIES = ("fail", "recompute")
 _KV_ROLE = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 # The words of recipes for what KV is kept in, and vLLM's. It has no word for 32 bits: there KV is kept as the model computes.
@@ -43,6 +45,12 @@ NAMES = {
     "prompt_tokens": "vllm:prompt_tokens_total",
     "generation_tokens": "vllm:generation_tokens_total",
 }
+MOONCAKE_NAMES = {
+    "kv_transfers": "vllm:mooncake_xfer_time_seconds_count",
+    "kv_transfer_bytes": "vllm:mooncake_bytes_transferred_sum",
+    "kv_transfers_failed": "vllm:mooncake_num_failed_transfers_total",
+    "kv_expired": "vllm:mooncake_num_kv_expired_reqs_total",
+}
 RATIOS = {"prefix_hit": ("vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total")}
 # denv's names, which become parts of other flags.
 _OWN_OPTIONS = frozenset(
@@ -50,6 +58,7 @@ _OWN_OPTIONS = frozenset(
         "kv-lease-s",
         "kv-load-failure-policy",
         "kv-connector",
+        "mooncake-protocol",
         "kv-offload-bytes",
         "kv-events",
         "num-speculative-tokens",
@@ -67,9 +76,10 @@ class VllmAdapter:
     capabilities = Capabilities(disaggregate=True, local_prefill_on_decode=True, hetero_tensor_parallel=True, role_switch=False)
 
     def command(self, spec: RankSpec, *, speed: float = 1.0, engine_id: str = "") -> LaunchCommand:
-        """Prefill and decode differ in `kv_role` only, and vLLM takes even that as advice.
+        """Prefill and decode differ in `kv_role` only, which vLLM takes as advice over NIXL and goes by over Mooncake.
 
-        Its KV identity is left to vLLM, which makes a new one for each start: peers refuse a restarted engine under its old one for good.
+        The KV identity is new with each start: peers refuse a restarted engine under its old one for good. vLLM makes it, but where the
+        router has to know it before prefill has answered: there it is `engine_id`.
         """
         engine = spec.engine
         model, revision = weights_path(engine.weights)
@@ -82,8 +92,8 @@ class VllmAdapter:
         argv += _wanted_by_denv(spec)
         env = _device_env(spec)
         if spec.role in _KV_ROLE:
-            argv += ["--kv-transfer-config", json.dumps(_kv_config(spec))]
-            env |= _side_channel_env(spec)
+            argv += ["--kv-transfer-config", json.dumps(_kv_config(spec, engine_id))]
+            env |= _mooncake_env(spec) if spec.engine.protocol == _MOONCAKE else _side_channel_env(spec)
         env |= environment_options(engine.options)
         ports = _listens(spec)
         if spec.index:
@@ -92,7 +102,8 @@ class VllmAdapter:
 
     def map_metrics(self, text: str) -> dict[str, float]:
         """Gauges by denv's names."""
-        return mapped(text, NAMES, RATIOS)
+        names = NAMES | MOONCAKE_NAMES if "vllm:mooncake_" in text else NAMES
+        return mapped(text, names, RATIOS)
 
 
 def _wanted_by_denv(spec: RankSpec) -> list[str]:
@@ -115,7 +126,9 @@ def _device_env(spec: RankSpec) -> dict[str, str]:
 def _listens(spec: RankSpec) -> dict[int, str]:
     """vLLM that finds a port of its KV channels taken neither serves nor ends."""
     here, ports = GroupPorts.of(spec), listens(spec)
-    if spec.role in _KV_ROLE:
+    if spec.engine.protocol == _MOONCAKE:
+        ports |= {spec.port + SIDE_CHANNEL: "KV bootstrap"} if spec.role is Role.PREFILL else {}
+    elif spec.role in _KV_ROLE:
         first = SIDE_CHANNEL if here.groups == 1 else here.side_channels
         ports |= {spec.port + first + group: "KV handshakes" for group in range(here.groups)}
     if _wide_groups(spec) > 1 and spec.index == 0:
@@ -133,29 +146,69 @@ def _side_channel_env(spec: RankSpec) -> dict[str, str]:
     return {"VLLM_NIXL_SIDE_CHANNEL_HOST": spec.own_host, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(port - here.first_group)}
 
 
-def _kv_config(spec: RankSpec) -> dict[str, object]:
-    options = spec.engine.options
+def _mooncake_env(spec: RankSpec) -> dict[str, str]:
+    """Prefill's bootstrap server, the address that both sides tell, and for how long either waits for the other."""
+    lease_s = _lease_s(spec.engine.options.get("kv-lease-s", f"{MOONCAKE_LEASE_S:g}"))
+    env = {"VLLM_HOST_IP": spec.own_host, "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": str(lease_s)}
+    return env | ({"VLLM_MOONCAKE_BOOTSTRAP_PORT": str(spec.port + SIDE_CHANNEL)} if spec.role is Role.PREFILL else {})
+
+
+def _kv_config(spec: RankSpec, engine_id: str) -> dict[str, object]:
+    options, cpu = spec.engine.options, spec.gpu_kind.upper() == CPU
     policy = options.get("kv-load-failure-policy", "fail")
     if policy not in _LOAD_FAILURE_POLICIES:
         raise InvalidError(f"the option kv-load-failure-policy is {policy!r}; write `fail` or `recompute`", code="option-invalid")
-    connector = options.get("kv-connector", _CONNECTORS[0])
-    if connector not in _CONNECTORS:
-        raise InvalidError(
-            f"the option kv-connector is {connector!r}; the router hands over by {' or '.join(_CONNECTORS)} alone", code="option-invalid"
-        )
-    config: dict[str, object] = {
-        "kv_connector": connector,
-        "kv_role": _KV_ROLE[spec.role],
-        "kv_load_failure_policy": policy,
-    }
-    extra: dict[str, object] = {"kv_lease_duration": _lease_s(options.get("kv-lease-s", f"{KV_LEASE_S:g}"))}
-    if spec.gpu_kind.upper() == CPU:
-        config["kv_buffer_device"] = "cpu"
-        extra["num_threads"] = 1
+    connector = _connector(spec)
+    config: dict[str, object] = {"kv_connector": connector, "kv_role": _KV_ROLE[spec.role], "kv_load_failure_policy": policy}
     if spec.engine.tensor_parallel > len(spec.gpus):
         # Ranks of one group on several nodes must say the same identity: that of the placement, new with every one.
         config["engine_id"] = spec.replica
+    elif engine_id and spec.role is Role.PREFILL and spec.engine.protocol != _PULL and _is_one_group(spec):
+        config["engine_id"] = engine_id
+    if spec.engine.protocol == _MOONCAKE:
+        _refuse_for_mooncake(spec, cpu=cpu)
+        return config | {"kv_connector_extra_config": {"mooncake_protocol": options.get("mooncake-protocol", "rdma")}}
+    extra: dict[str, object] = {"kv_lease_duration": _lease_s(options.get("kv-lease-s", f"{KV_LEASE_S:g}"))}
+    if cpu:
+        config["kv_buffer_device"] = "cpu"
+        extra["num_threads"] = 1
     return config | {"kv_connector_extra_config": extra}
+
+
+def _connector(spec: RankSpec) -> str:
+    """That of the recipe's protocol; a recipe or release that names another is refused, for the router would speak the wrong one."""
+    known = _CONNECTORS.get(spec.engine.protocol, _CONNECTORS[_PULL])
+    connector = spec.engine.options.get("kv-connector", known[0])
+    if connector in known:
+        return connector
+    other = next((protocol for protocol, names in _CONNECTORS.items() if connector in names), "")
+    cure = f"it goes with a recipe of protocol {other}" if other else "the router does not drive it"
+    raise InvalidError(
+        f"the option kv-connector is {connector!r}, but the recipe hands over by {spec.engine.protocol}: {cure}; "
+        f"leave the option out, or write {' or '.join(known)}",
+        code="option-invalid",
+    )
+
+
+def _refuse_for_mooncake(spec: RankSpec, *, cpu: bool) -> None:
+    """InvalidError for a layout whose prefill workers the router could not name to decode."""
+    if cpu:
+        raise InvalidError(
+            "Mooncake moves KV between accelerators, and these nodes compute on CPUs; take a recipe that hands over by vllm-nixl",
+            code="kv-connector-unsupported",
+        )
+    if spec.role is Role.PREFILL and not _is_one_group(spec):
+        raise InvalidError(
+            f"over Mooncake a prefill replica is one tensor-parallel group on one node; this one has {replica_gpus(spec)} GPUs on "
+            f"{spec.count} nodes in groups of {spec.engine.tensor_parallel}. Give it {spec.engine.tensor_parallel} GPUs of one node, "
+            "or take a recipe that hands over by vllm-nixl or vllm-nixl-push",
+            code="kv-connector-unsupported",
+        )
+
+
+def _is_one_group(spec: RankSpec) -> bool:
+    """Whether the replica is a single process group on one node, which alone says the identity that it is told."""
+    return spec.count == 1 and spec.engine.tensor_parallel == len(spec.gpus)
 
 
 def _lease_s(text: str) -> int:

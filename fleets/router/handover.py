@@ -20,6 +20,7 @@ from fleets.router.upstream import Connection
 
 OPENING_MAX_BYTES = 1 << 16  # of a stream that has no token yet; then it is passed on as it is
 LEASE_SHARE = 0.8  # of a lease that decode may take to come to life; the rest is for clocks and the way
+OVERDUE_SHARE = 1.5  # of a lease, after prefill's answer, without a word of a decode that prefill was to push the KV to
 STALL_S = 1.0  # a look that comes later than this is one of a router that stood still
 
 
@@ -30,8 +31,15 @@ class Holding(Protocol):
     def awaited(self) -> tuple[ReplicaState, float, float] | None:
         """The decode that was asked, when, and prefill's lease in seconds; None when it holds no KV or decode has answered."""
 
+    @property
+    def kept_s(self) -> float | None:
+        """When prefill answered whose KV decode does not fetch, but waits for; None: it is not so."""
+
     def lease_lost(self) -> None:
         """Decode did not come to life in time."""
+
+    def kv_overdue(self) -> None:
+        """The KV did not come in time."""
 
 
 class Leases:
@@ -52,6 +60,8 @@ class Leases:
                 decode, sent_s, lease_s = awaited
                 if at_s - sent_s > lease_s * LEASE_SHARE and decode.answered_s < sent_s:
                     request.lease_lost()
+                elif request.kept_s is not None and at_s - request.kept_s > lease_s * OVERDUE_SHARE:
+                    request.kv_overdue()
 
     def stale(self, *, sent_s: float, lease_s: float) -> bool:
         """Whether KV may be gone that a prefill leg, sent at `sent_s`, has just answered with.

@@ -16,51 +16,32 @@ from fleets.domain.routing import Decision, Reason
 from fleets.router import openai
 from fleets.router.admission import QueueFullError
 from fleets.router.client import Client
-from fleets.router.exchange import Whole
 from fleets.router.handover import Opening
 from fleets.router.heads import AnswerHead, RequestHead
-from fleets.router.legs import PairedLeg, PrefillLeg, Release
+from fleets.router.legs import PrefillLeg, Release
 from fleets.router.openai import Ask
+from fleets.router.paired import Paired
 from fleets.router.policy import Choice, ReplicaState
 from fleets.router.relay import Relay, whole_answer
 from fleets.router.services import Services
 from fleets.router.taker import Leg, LegError, LegFailure, Taker
 from fleets.router.telemetry import Series, now
 from fleets.router.upstream import Connection
-from fleets.router.wanted import Wanted
 from metrics.domain.types import Route
 
-_PREFILL_FAILED = Decision(False, Reason.PREFILL_FAILED_LOCAL)
 _KV_LOST = Decision(False, Reason.KV_LOST_LOCAL)
 
 
-class Job(Wanted, Whole):
+class Job(Paired):
     """One request on its way; it takes the answer of its own decode leg."""
 
-    __slots__ = (
-        "_choice", "_engine_id", "_gate_place", "_met", "_opening", "_pair", "_prefill", "_relay", "_services", "_tried",
-        "engines", "holds_kv", "leg", "over", "prefill_cached", "prefill_failure", "prefill_release",
-    )  # fmt: skip
+    __slots__ = ("_engine_id", "_gate_place", "_prefill")
 
     def __init__(self, services: Services, head: RequestHead, client: Client, ask: Ask, request_id: bytes, start_s: float) -> None:
-        Wanted.__init__(self, services, head, client, ask, request_id, start_s)
-        self._services = services
-        self.leg: Leg | None = None  # of decode
-        self.over = False
-        self.holds_kv = False  # prefill keeps KV until decode has it
-        self.prefill_cached: int | None = None  # as the prefill engine said
-        self.prefill_release = ""
-        self.prefill_failure = ""
-        self.engines: list[str] = []  # engine ids that answered; kept for probes only
-        self._choice: Choice | None = None
+        Paired.__init__(self, services, head, client, ask, request_id, start_s)
         self._engine_id = ""
-        self._opening: Opening | None = None
-        self._relay: Relay | None = None
         self._prefill: PrefillLeg | None = None
-        self._pair: PairedLeg | None = None  # prefill that is under way together with decode
-        self._met: ReplicaState | None = None  # where that one is, or was
         self._gate_place: asyncio.Future[None] | None = None
-        self._tried = 0
 
     # -- the way --
 
@@ -120,20 +101,14 @@ class Job(Wanted, Whole):
             self._prefill_given_up(choice)
             return
         self._tried += 1
-        if choice.unit.wire.concurrent:
-            self._meet(choice, replica)
+        if choice.unit.wire.concurrent and self._meet(choice, replica):
             return
         self._prefill = PrefillLeg(self, replica, self._services, choice.unit.wire)
         self._prefill.send()
 
     def _prefill_given_up(self, choice: Choice) -> None:
         choice.unit.gate.leave()
-        if self.pin is not None or choice.unit.needs_prefill:
-            self.refuse(502, "prefill", self.prefill_failure or "no prefill replica")
-            return
-        choice.decision = _PREFILL_FAILED
-        self.unmoved = choice.decode.ledger.tells
-        self._decode(choice, None)
+        self._without_prefill(choice)
 
     def prefill_ended(self, failure: str, *, again: bool) -> None:
         """A prefill leg gave no KV: try the next, or do it locally."""
@@ -176,54 +151,6 @@ class Job(Wanted, Whole):
         choice.unit.gate.leave()
         self.reason = choice.decision.reason
         self._pass_on(head, body)
-
-    def _meet(self, choice: Choice, replica: ReplicaState) -> None:
-        """Send both legs at once. The place in the queue is prefill's until that leg ends."""
-        meeting = choice.unit.wire.meeting(self.ask, replica)
-        self._met, self.prefill_release = replica, replica.spec.release
-        self._pair = pair = PairedLeg(self, replica, self._services, choice.unit, meeting)
-        pair.send()
-        self._decode(choice, meeting)
-
-    def is_paired_with(self, leg: PairedLeg) -> bool:
-        """Whether it matters still what becomes of that leg."""
-        return self._pair is leg and not self.over
-
-    def paired(self, body: bytes) -> None:
-        """Prefill's leg of a pair has answered with status 200, before decode or after its first words."""
-        pair, self._pair = self._pair, None
-        assert pair is not None
-        self._services.stage.index.add(self.blocks, pair.replica.name)
-        usage = openai.usage_of(openai.json_object(body) or {})
-        self.prefill_cached = usage.cached if usage else None
-
-    def pair_failed(self, failure: str) -> None:
-        """Prefill's leg of a pair failed; decode waits in vain, if it has not spoken yet."""
-        pair, choice = self._pair, self._choice
-        assert pair is not None and choice is not None
-        self._pair = None
-        self.prefill_failure = f"prefill {pair.replica.name}: {failure}"
-        if self._relay is None:
-            self._hang_up_decode()
-            self._meet_again(choice)
-
-    def pair_refused(self, head: AnswerHead, body: bytes) -> None:
-        """The prefill engine will not do this request, and says why; decode has said the same, or waits in vain."""
-        self._pair = None
-        if self._relay is None:
-            self._hang_up_decode()
-            self._pass_on(head, body)
-
-    def _meet_again(self, choice: Choice) -> None:
-        """Nothing was sent to the client: with another prefill, once."""
-        assert self._met is not None
-        self.avoid |= {self._met.name}
-        self._let_go_of_decode(choice)
-        self.head_s, self._opening = None, None
-        if self.pin is not None or self._tried >= 2:
-            self.refuse(502, "prefill", self.prefill_failure)
-        else:
-            self._enter(choice)
 
     def _take_prefill(self) -> tuple[ReplicaState, Choice]:
         leg, choice = self._prefill, self._choice
@@ -321,12 +248,11 @@ class Job(Wanted, Whole):
         assert choice is not None
         self.kv_failed, self.unmoved = True, choice.decode.ledger.tells
         self.prefill_failure = f"decode {choice.decode.name}: {why}"
-        if self._met is not None:
-            self._drop_pair()
+        self._drop_pair()
+        if choice.unit.needs_prefill and self._met is not None:
             self._meet_again(choice)
             return
-        self.head_s, self._opening = None, None
-        self._let_go_of_decode(choice)
+        self._part(choice)
         choice.decision = _KV_LOST
         self._decode(choice, None)
 
@@ -365,6 +291,13 @@ class Job(Wanted, Whole):
         self._services.stage.failed(choice.decode, LegFailure.TIMEOUT, self._engine_id)
         self._again(choice, "lease")
 
+    def kv_overdue(self) -> None:
+        """Prefill has let go of the KV, and decode has not said a word: it would wait for ever."""
+        if self.leg is not None:
+            self.leg.hang_up()
+        self.also("kv.expired")
+        self.kv_lost("the KV did not come within its lease")
+
     def _again(self, choice: Choice, why: str) -> None:
         """Begin anew without this decode; what prefill said of its KV is not used twice."""
         if self.series is not None:
@@ -373,7 +306,7 @@ class Job(Wanted, Whole):
         self.release = choice.release
         self._let_go_of_unit()
         self.restart()
-        self._tried, self.holds_kv, self.reasons, self.unmoved, self._met = 0, False, None, False, None
+        self._tried, self.holds_kv, self.reasons, self.unmoved, self._met, self.kept_s = 0, False, None, False, None, None
         self.start()
 
     def _learn(self, choice: Choice, failure: str) -> None:
@@ -442,14 +375,9 @@ class Job(Wanted, Whole):
             leg, self._prefill = self._prefill, None
             leg.hang_up()
             choice.unit.gate.leave()
-        else:
+        elif not self._outlived():
             self._drop_pair()
             self._hang_up_decode()
-
-    def _drop_pair(self) -> None:
-        pair, self._pair = self._pair, None
-        if pair is not None:
-            pair.hang_up()
 
     def _hang_up_decode(self) -> None:
         if self._opening is not None:

@@ -17,7 +17,7 @@ from fleets.router.upstream import Connection
 from fleets.router.wires import Wire
 
 if TYPE_CHECKING:
-    from fleets.router.job import Job
+    from fleets.router.paired import Paired
 
 _NO_MEETING: Mapping[str, Any] = {}
 LET_GO_S = 2.0  # how long a decode leg that nobody reads may take to fetch the KV that prefill keeps for it
@@ -28,7 +28,7 @@ class PrefillLeg(Whole):
 
     __slots__ = ("_engine_id", "_job", "_live", "_sent_s", "_services", "_tokens", "_wire", "leg", "replica")
 
-    def __init__(self, job: Job, replica: ReplicaState, services: Services, wire: Wire) -> None:
+    def __init__(self, job: Paired, replica: ReplicaState, services: Services, wire: Wire) -> None:
         self._job = job
         self._wire = wire
         self._services = services
@@ -111,12 +111,18 @@ class PairedLeg(PrefillLeg):
     It may end after its job, for decode can have said all before prefill has told that it is done.
     """
 
-    __slots__ = ("_gate", "_meeting")
+    __slots__ = ("_gate", "_meeting", "_release")
 
-    def __init__(self, job: Job, replica: ReplicaState, services: Services, unit: UnitState, meeting: Mapping[str, Any]) -> None:
+    def __init__(self, job: Paired, replica: ReplicaState, services: Services, unit: UnitState, meeting: Mapping[str, Any]) -> None:
         super().__init__(job, replica, services, unit.wire)
         self._gate = unit.gate
         self._meeting = meeting
+        self._release: Release | None = None  # of its decode, once the client is gone
+
+    def outlive(self, decode: Leg) -> None:
+        """The client is gone: go on, for decode keeps its blocks until the KV is there. This leg's own end lets decode go."""
+        self._release = release = Release(None)
+        decode.hand_to(release)
 
     def _body(self) -> bytes:
         return self._wire.prefill_body(self._job.ask, self._meeting)
@@ -129,6 +135,8 @@ class PairedLeg(PrefillLeg):
     def answered(self, head: AnswerHead, body: bytes) -> None:
         self._over()
         job, stage = self._job, self._services.stage
+        if self._release is not None:
+            self._release.end_within(LET_GO_S if head.status == 200 else 0.0)
         if head.status >= 500:
             stage.failed(self.replica, None, self._engine_id)
         else:
@@ -147,20 +155,30 @@ class PairedLeg(PrefillLeg):
 
     def failed(self, error: LegError) -> None:
         self._over()
+        if self._release is not None:
+            self._release.end_within(0.0)
         self._services.stage.failed(self.replica, error.kind, self._engine_id)
         if self._job.is_paired_with(self):
             self._job.also("prefill.failed")
-            self._job.pair_failed(str(error))
+            self._job.pair_failed(str(error), again=error.kind is not LegFailure.TIMEOUT)
 
 
 class Release:
     """Takes a decode leg that nobody reads any more, for as long as it needs to fetch the KV; then hangs up."""
 
-    __slots__ = ("_timer", "leg")
+    __slots__ = ("_ended", "_timer", "leg")
 
-    def __init__(self) -> None:
+    def __init__(self, within_s: float | None = LET_GO_S) -> None:
         self.leg: Leg | None = None
-        self._timer = asyncio.get_running_loop().call_later(LET_GO_S, self._over)
+        self._ended = False
+        self._timer: asyncio.TimerHandle | None = None
+        if within_s is not None:
+            self.end_within(within_s)
+
+    def end_within(self, within_s: float) -> None:
+        """Hang up then, if it did not end before."""
+        if not self._ended:
+            self._timer = asyncio.get_running_loop().call_later(within_s, self._over)
 
     def streamed(self, head: AnswerHead, connection: Connection) -> Taker | None:
         return self
@@ -173,15 +191,20 @@ class Release:
             self._over()
 
     def ended(self) -> None:
-        self._timer.cancel()
+        self._settle()
 
     def answered(self, head: AnswerHead, body: bytes) -> None:
-        self._timer.cancel()
+        self._settle()
 
     def failed(self, error: LegError) -> None:
-        self._timer.cancel()
+        self._settle()
+
+    def _settle(self) -> None:
+        self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _over(self) -> None:
-        self._timer.cancel()
+        self._settle()
         if self.leg is not None:
             self.leg.hang_up()

@@ -164,10 +164,17 @@ def prefill_body(ask: Ask) -> bytes:
     return _one_token(ask, _REMOTE_DECODE)
 
 
-def _one_token(ask: Ask, kv_transfer_params: Mapping[str, Any]) -> bytes:
+def transfer_body(ask: Ask, transfer_id: str) -> bytes:
+    """The body of a vLLM Mooncake prefill leg. A first token that were the last (`stop`) would have it drop the KV, so there is none."""
+    return _one_token(ask, {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": transfer_id}, least=1)
+
+
+def _one_token(ask: Ask, kv_transfer_params: Mapping[str, Any], *, least: int | None = None) -> bytes:
     fields = ask.fields.copy()
     fields.pop("stream_options", None)
     fields.pop("min_tokens", None)
+    if least is not None:
+        fields["min_tokens"] = least
     fields["stream"] = False
     fields["max_tokens"] = 1
     if "max_completion_tokens" in fields:

@@ -92,6 +92,11 @@ class ReplicaState:
         self.address = (spec.host, spec.port)
         self.draining = spec.readiness is ReplicaReadiness.DRAINING
 
+    @property
+    def tensor_parallel(self) -> int:
+        """See `wires.Host`."""
+        return self.spec.tensor_parallel
+
     def usable(self, now_s: float) -> bool:
         """Whether a new request may go to it. One that was out gets a single request at first."""
         if self.draining:

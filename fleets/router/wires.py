@@ -1,7 +1,7 @@
 """How an engine's prefill hands a request over to its decode, as far as a router has a hand in it: one class for each protocol.
 
-vLLM over NIXL, and TensorRT-LLM: prefill first; it says where its KV lies, and decode is told so. SGLang: both at once; they find each
-other by a number that the router makes up.
+vLLM whose decode pulls over NIXL, and TensorRT-LLM: prefill first; it says where its KV lies, and decode is told so. SGLang, and vLLM
+whose prefill pushes: both at once; they find each other by a name that the router makes up.
 """
 
 from __future__ import annotations
@@ -28,23 +28,39 @@ class Host(Protocol):
     def address(self) -> tuple[str, int]:
         """Where it serves HTTP."""
 
+    @property
+    def engine_id(self) -> str:
+        """Of its process, as its agent named it."""
+
+    @property
+    def tensor_parallel(self) -> int:
+        """Its width, where the agent's name is its KV identity too; else 0."""
+
 
 class Wire(Protocol):
     """One protocol. Bodies are what the client sent, and what is added to them."""
 
     @property
     def concurrent(self) -> bool:
-        """Whether both legs must be under way at once."""
+        """Whether both legs are under way at once, if they can find each other."""
 
     @property
     def local_prefill(self) -> bool:
         """Whether decode can do without prefill."""
 
-    def meeting(self, ask: Ask, prefill: Host) -> Mapping[str, Any]:
-        """What both legs of one request are told, so that they meet; nothing where prefill comes first."""
+    @property
+    def keeps(self) -> bool:
+        """Whether prefill, once it has answered, keeps the KV until decode has it."""
+
+    @property
+    def owed(self) -> bool:
+        """Whether a decode that waits for KV keeps its blocks until the KV comes, whoever hangs up."""
+
+    def meeting(self, ask: Ask, prefill: Host, name: str) -> Mapping[str, Any] | None:
+        """What decode is told, so that both legs of one try meet; `name` is that of the try alone. None: prefill has to come first."""
 
     def prefill_body(self, ask: Ask, meeting: Mapping[str, Any]) -> bytes:
-        """The body of the leg to prefill."""
+        """The body of the leg to prefill; `meeting` is empty where it comes first."""
 
     def is_all(self, reply: Mapping[str, Any]) -> bool:
         """Whether prefill has said all that there is to say, so that nothing is left for decode."""
@@ -74,9 +90,11 @@ class Nixl:
 
     concurrent = False
     local_prefill = True
+    keeps = True
+    owed = False
 
-    def meeting(self, ask: Ask, prefill: Host) -> Mapping[str, Any]:
-        return {}
+    def meeting(self, ask: Ask, prefill: Host, name: str) -> Mapping[str, Any] | None:
+        return None
 
     def prefill_body(self, ask: Ask, meeting: Mapping[str, Any]) -> bytes:
         return openai.prefill_body(ask)
@@ -89,13 +107,50 @@ class Nixl:
         return None if params is None else {"kv_transfer_params": params}
 
 
+class NixlPush(Nixl):
+    """vLLM's NixlPushConnector: decode tells prefill its blocks, and prefill writes them when it has computed them.
+
+    They find each other by the request's id alone, so each try has one of its own. Where the router does not know prefill's KV
+    identity (one for each data-parallel rank, or one made up by vLLM), prefill goes first and says it.
+    """
+
+    concurrent = True
+    owed = True
+
+    def meeting(self, ask: Ask, prefill: Host, name: str) -> Mapping[str, Any] | None:
+        if not (prefill.engine_id and prefill.tensor_parallel):
+            return None
+        host, port = prefill.address
+        params = {"do_remote_decode": False, "do_remote_prefill": True, "remote_engine_id": prefill.engine_id, "remote_request_id": name}
+        params |= {"remote_host": host, "remote_port": port + SIDE_CHANNEL, "tp_size": prefill.tensor_parallel, "pp_size": 1}
+        return {"kv_transfer_params": params}
+
+
+class Mooncake(Nixl):
+    """vLLM's MooncakeConnector: decode asks prefill's bootstrap server for its workers, and they write when they have computed."""
+
+    concurrent = True
+    owed = True
+
+    def meeting(self, ask: Ask, prefill: Host, name: str) -> Mapping[str, Any] | None:
+        host, port = prefill.address
+        server = f"http://{f'[{host}]' if ':' in host else host}:{port + SIDE_CHANNEL}"
+        params = {"do_remote_decode": False, "do_remote_prefill": True, "transfer_id": f"xfer-{name}"}
+        return {"kv_transfer_params": params | {"remote_engine_id": prefill.engine_id, "remote_bootstrap_addr": server}}
+
+    def prefill_body(self, ask: Ask, meeting: Mapping[str, Any]) -> bytes:
+        return openai.transfer_body(ask, meeting["kv_transfer_params"]["transfer_id"])
+
+
 class Bootstrap:
     """SGLang's: prefill's bootstrap server, and a room there. A decode without a room answers 400, so it never works alone."""
 
     concurrent = True
     local_prefill = False
+    keeps = False
+    owed = False
 
-    def meeting(self, ask: Ask, prefill: Host) -> Mapping[str, Any]:
+    def meeting(self, ask: Ask, prefill: Host, name: str) -> Mapping[str, Any] | None:
         host, port = prefill.address[0], prefill.address[1] + SIDE_CHANNEL
         room = random.getrandbits(_ROOM_BITS - _SAMPLES_BITS) << _SAMPLES_BITS
         count = ask.prompts
@@ -122,9 +177,11 @@ class ContextFirst:
 
     concurrent = False
     local_prefill = True
+    keeps = True
+    owed = False
 
-    def meeting(self, ask: Ask, prefill: Host) -> Mapping[str, Any]:
-        return {}
+    def meeting(self, ask: Ask, prefill: Host, name: str) -> Mapping[str, Any] | None:
+        return None
 
     def prefill_body(self, ask: Ask, meeting: Mapping[str, Any]) -> bytes:
         number = _LEAST_REQUEST_ID + random.getrandbits(62)
@@ -150,4 +207,10 @@ def _only_choice(reply: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 NIXL = Nixl()
-WIRES: Mapping[str, Wire] = {"vllm-nixl": NIXL, "sglang-bootstrap": Bootstrap(), "trtllm-context-first": ContextFirst()}
+WIRES: Mapping[str, Wire] = {
+    "vllm-nixl": NIXL,
+    "vllm-nixl-push": NixlPush(),
+    "vllm-mooncake": Mooncake(),
+    "sglang-bootstrap": Bootstrap(),
+    "trtllm-context-first": ContextFirst(),
+}

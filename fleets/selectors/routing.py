@@ -55,7 +55,7 @@ def _route_unit(unit: Unit) -> RouteUnit | None:
     if unit.desired not in (Unit.Desired.RUN, Unit.Desired.DRAIN):
         return None
     spec = spec_of(unit)
-    replicas = [route for pool in spec.pools for replica in current(unit, pool) if (route := _route_replica(replica))]
+    replicas = [route for pool in spec.pools for replica in current(unit, pool) if (route := _route_replica(replica, pool))]
     if not replicas:
         return None
     running = unit.desired == Unit.Desired.RUN
@@ -80,7 +80,7 @@ def _pool(spec: UnitSpec, role: Role) -> PoolSpec:
     return next((pool for pool in spec.pools if pool.role is role), spec.pools[0])
 
 
-def _route_replica(replica: Replica) -> RouteReplica | None:
+def _route_replica(replica: Replica, pool: PoolSpec) -> RouteReplica | None:
     state = state_of(replica)
     if state not in (ReplicaState.READY, ReplicaState.DRAINING):
         return None
@@ -90,7 +90,15 @@ def _route_replica(replica: Replica) -> RouteReplica | None:
         readiness = ReplicaReadiness.DRAINING
     elif any(rank.node.state != NodeState.READY for rank in ranks):
         readiness = ReplicaReadiness.SUSPECT
-    return RouteReplica(replica.id, Role(replica.role), replica.release, leader.node.host, leader.port, readiness, leader.engine_id)
+    host, port, width = leader.node.host, leader.port, _named_width(pool, len(ranks))
+    return RouteReplica(replica.id, Role(replica.role), replica.release, host, port, readiness, leader.engine_id, width)
+
+
+def _named_width(pool: PoolSpec, ranks: int) -> int:
+    """The tensor parallelism of an engine whose KV identity is the agent's name for it; 0 when it makes one up, as most do."""
+    engine = pool.engine
+    pushes = pool.role is Role.PREFILL and engine.protocol == "vllm-nixl-push"
+    return engine.tensor_parallel if pushes and ranks == 1 and engine.tensor_parallel == pool.gpus else 0
 
 
 def live_routers(*, stages: Collection[str], now: datetime) -> dict[str, list[Router]]:

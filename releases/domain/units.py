@@ -10,7 +10,8 @@ from releases.domain.recipes import Recipe, RoleRules
 from releases.domain.spec_types import KvCacheSpec, PoolTopology, ReleaseSpec, StageSpec
 
 NO_PROTOCOL = "none"  # of an aggregated pool, which hands nothing over
-ROUTED_PROTOCOLS = ("vllm-nixl", "sglang-bootstrap", "trtllm-context-first")  # the handovers that the router can drive
+# The handovers that the router can drive.
+ROUTED_PROTOCOLS = ("vllm-nixl", "vllm-nixl-push", "vllm-mooncake", "sglang-bootstrap", "trtllm-context-first")
 SIMULATED_PROTOCOLS = ("vllm-nixl", "sglang-bootstrap")  # those that the simulated engine speaks
 
 

@@ -154,6 +154,15 @@ def test_a_handover_that_the_router_does_not_speak() -> None:
     assert not codes(LLAMA.replace("vllm@1", "sglang@1"))
 
 
+@pytest.mark.parametrize("protocol", ["vllm-nixl-push", "vllm-mooncake"])
+def test_a_prefill_that_pushes_is_routed(protocol: str) -> None:
+    text = LLAMA.replace("{ mode: aggregated, gpus: 4 }", "{ prefill: { gpus: 2 }, decode: { gpus: 2 } }")
+    recipe = replace(world().catalog["llama-3.1-70b/vllm@1"], protocol=protocol)
+    real = World({recipe.name: recipe}, (replace(H200, simulated=False),))
+    assert not [finding for finding in codes(text, real).values() if finding.severity in ("error", "warn")]
+    assert codes(text, World({recipe.name: recipe}, (H200,)))["protocol-replaced"].severity == "warn"
+
+
 def test_experts_must_divide_unless_the_busy_ones_are_replicated() -> None:
     on_vllm = DS_FLASH.replace("deepinfer@3", "vllm@1").replace("gpus: 64", "gpus: 56")
     finding = codes(on_vllm)["parallelism-not-divisible"]

@@ -48,6 +48,74 @@ def test_vllm_disaggregated(role: Role, kv_role: str) -> None:
     assert (command.ready_path, command.metrics_path) == ("/health", "/metrics")
 
 
+def vllm_of(protocol: str, role: Role, options: dict[str, str] | None = None, *, count: int = 1, tensor_parallel: int = 4) -> RankSpec:
+    spec = spec_of("vllm", role, options, count=count, tensor_parallel=tensor_parallel)
+    return replace(spec, engine=replace(spec.engine, protocol=protocol))
+
+
+def kv_config(spec: RankSpec) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads(flag(adapter_for("vllm", False).command(spec, engine_id="e-1").argv, "--kv-transfer-config"))
+    return config
+
+
+def test_vllm_that_pushes_has_the_identity_that_the_router_names_to_decode() -> None:
+    """New with each start, as vLLM's own would be. What has several identities, or one of several nodes, is not told any."""
+    config = kv_config(vllm_of("vllm-nixl-push", Role.PREFILL))
+    assert (config["kv_connector"], config["kv_role"], config["engine_id"]) == ("NixlPushConnector", "kv_producer", "e-1")
+    assert config["kv_connector_extra_config"] == {"kv_lease_duration": 30}
+    assert "engine_id" not in kv_config(vllm_of("vllm-nixl-push", Role.DECODE))
+    assert "engine_id" not in kv_config(vllm_of("vllm-nixl-push", Role.PREFILL, tensor_parallel=1))
+    assert kv_config(vllm_of("vllm-nixl-push", Role.PREFILL, count=2, tensor_parallel=8))["engine_id"] != "e-1"
+    assert adapter_for("vllm", False).command(vllm_of("vllm-nixl-push", Role.PREFILL)).env["VLLM_NIXL_SIDE_CHANNEL_PORT"] == "9001"
+
+
+def test_vllm_over_mooncake() -> None:
+    vllm, prefill = adapter_for("vllm", False), vllm_of("vllm-mooncake", Role.PREFILL)
+    config, command = kv_config(prefill), vllm.command(prefill)
+    assert (config["kv_connector"], config["kv_role"], config["engine_id"]) == ("MooncakeConnector", "kv_producer", "e-1")
+    assert config["kv_connector_extra_config"] == {"mooncake_protocol": "rdma"}
+    assert command.env["VLLM_MOONCAKE_BOOTSTRAP_PORT"] == "9001" and command.listens[9001] == "KV bootstrap"
+    assert command.env["VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT"] == "120" and prefill.engine.kv_lease_s == 120.0
+    assert command.env["VLLM_HOST_IP"] == prefill.own_host and "VLLM_NIXL_SIDE_CHANNEL_PORT" not in command.env
+    told = vllm_of("vllm-mooncake", Role.DECODE, {"mooncake-protocol": "tcp", "kv-lease-s": "60"}, count=2, tensor_parallel=1)
+    decode = vllm.command(told)
+    assert "VLLM_MOONCAKE_BOOTSTRAP_PORT" not in decode.env and 9001 not in decode.listens
+    assert kv_config(told)["kv_connector_extra_config"] == {"mooncake_protocol": "tcp"} and "--mooncake-protocol" not in decode.argv
+    assert decode.env["VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT"] == "60"
+
+
+@pytest.mark.parametrize(("count", "tensor_parallel"), [(1, 1), (2, 8)])
+def test_a_mooncake_prefill_that_the_router_could_not_name_is_refused(count: int, tensor_parallel: int) -> None:
+    spec = vllm_of("vllm-mooncake", Role.PREFILL, count=count, tensor_parallel=tensor_parallel)
+    with pytest.raises(InvalidError, match="one tensor-parallel group on one node"):
+        adapter_for("vllm", False).command(spec)
+
+
+def test_mooncake_is_refused_where_there_is_no_accelerator() -> None:
+    with pytest.raises(InvalidError, match="compute on CPUs"):
+        adapter_for("vllm", False).command(replace(vllm_of("vllm-mooncake", Role.DECODE), gpu_kind="CPU"))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "connector", "said"),
+    [
+        ("vllm-nixl", "MooncakeConnector", "a recipe of protocol vllm-mooncake"),
+        ("vllm-nixl-push", "NixlConnector", "a recipe of protocol vllm-nixl;"),
+        ("vllm-mooncake", "LMCacheConnectorV1", "the router does not drive it"),
+    ],
+)
+def test_a_connector_of_another_protocol_is_refused_with_the_recipe_that_it_needs(protocol: str, connector: str, said: str) -> None:
+    with pytest.raises(InvalidError, match=said):
+        adapter_for("vllm", False).command(vllm_of(protocol, Role.DECODE, {"kv-connector": connector}))
+    own = {"vllm-nixl": "NixlPullConnector", "vllm-nixl-push": "NixlPushConnector", "vllm-mooncake": "MooncakeConnector"}[protocol]
+    assert kv_config(vllm_of(protocol, Role.DECODE, {"kv-connector": own}))["kv_connector"] == own
+
+
+def test_mooncakes_figures_have_the_same_names() -> None:
+    page = 'vllm:mooncake_bytes_transferred_sum{engine="0"} 4096.0\nvllm:mooncake_num_kv_expired_reqs_total{engine="0"} 2.0\n'
+    assert adapter_for("vllm", False).map_metrics(page) == {"kv_transfer_bytes": 4096.0, "kv_expired": 2.0}
+
+
 def test_vllm_aggregated_has_no_connector_and_takes_the_recipes_flags() -> None:
     argv = adapter_for("vllm", False).command(spec_of("vllm", Role.AGGREGATED, {"max-num-seqs": "64", "enable-expert-parallel": ""})).argv
     assert "--kv-transfer-config" not in argv

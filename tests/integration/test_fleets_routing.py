@@ -50,6 +50,23 @@ def test_routers_know_for_how_long_prefill_keeps_kv(told: dict[str, str], lease_
     assert router_table(stage=STAGE).units[0].kv_lease_s == lease_s
 
 
+@pytest.mark.parametrize(
+    ("protocol", "narrower", "widths"), [("vllm-nixl", 1, {0}), ("vllm-nixl-push", 1, {4, 0}), ("vllm-nixl-push", 2, {0})]
+)
+def test_routers_know_the_width_of_a_prefill_that_has_its_agents_name(protocol: str, narrower: int, widths: set[int]) -> None:
+    world, spec = World(domains=1), unit_spec()
+    pools = []
+    for pool in spec.pools:
+        engine = replace(pool.engine, protocol=protocol, tensor_parallel=pool.gpus // narrower)
+        pools.append(replace(pool, engine=engine))
+    world.unit(replace(spec, pools=tuple(pools)))
+    world.settle()
+    world.route({RELEASE: 10_000})
+    replicas = router_table(stage=STAGE).units[0].replicas
+    assert {replica.tensor_parallel for replica in replicas} == widths
+    assert not any(replica.tensor_parallel for replica in replicas if replica.role is Role.DECODE)
+
+
 def test_a_dead_replica_leaves_the_table_with_the_report_that_says_so() -> None:
     world, _ = _serving()
     before = router_table(stage=STAGE)
