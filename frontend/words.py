@@ -146,6 +146,13 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
+def whole(value: float | None) -> str:
+    """`1,120`; one digit more under ten, where it says something; `?` when unknown."""
+    if value is None:
+        return "?"
+    return f"{value:,.0f}" if abs(value) >= 10 else f"{value:.1f}"
+
+
 def number_of(release: str) -> str:
     """`7` of `ds-flash@7`."""
     return release.rpartition("@")[2]

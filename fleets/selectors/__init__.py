@@ -1,7 +1,7 @@
 """What the fleets app answers: every value is a view, and costs a fixed number of queries whatever its size."""
 
 from fleets.selectors.fleets import fleet_maps, fleet_views
-from fleets.selectors.heads import fleet_heads, unit_heads, weights_view
+from fleets.selectors.heads import fleet_heads, unit_heads, unit_releases, weights_view
 from fleets.selectors.keys import keys_view
 from fleets.selectors.loads import UnitsLoad, units_load
 from fleets.selectors.nodes import node_standing
@@ -34,6 +34,7 @@ __all__ = [
     "standing_units",
     "table_generation",
     "unit_heads",
+    "unit_releases",
     "unit_rooms",
     "units_load",
     "units_view",

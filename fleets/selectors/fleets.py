@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
 
 from django.utils import timezone
 
@@ -14,12 +17,13 @@ from fleets.domain.lease import clock_sentence
 from fleets.domain.protocol import GpuReport
 from fleets.domain.types import DomainView, FleetView, NodeState, NodeView, Role
 from fleets.domain.views import DomainMap, FleetMap, GpuCell, NodeMap
-from fleets.models import Domain, Fleet, GpuClaim, Node
+from fleets.models import Domain, GpuClaim, Node
 
 FOREIGN_BYTES_MAX = 512 * 2**20  # what an idle desktop or a monitor may hold; above it the GPU is somebody's
+_FLEET = ("fleet_id", "fleet__gpu_kind", "fleet__fabric_spans_nodes", "fleet__simulated", "fleet__frozen")
 _CELL = (
-    *("node_id", "gpu_index", "unit__stage", "unit__slot", "unit__release"),
-    *("rank__index", "rank__gpus", "rank__replica__role", "rank__replica__ordinal", "rank__replica__release"),
+    *("node_id", "gpu_index", "unit__stage", "unit_id", "unit__slot", "unit__release"),
+    *("rank__replica__role", "rank__replica__ordinal", "rank__replica__release", "rank__index", "rank__gpus"),
 )
 
 
@@ -32,7 +36,7 @@ class Unfit:
     unsure: bool = False  # only its driver is silent
 
 
-def unfit_gpus(node: Node) -> dict[int, Unfit]:
+def unfit_gpus(node: Node | NodeRow) -> dict[int, Unfit]:
     """Those of a node by their numbers, as its agent last reported them."""
     found = {}
     for report in wire.from_plain(node.gpu_reports, tuple[GpuReport, ...]):
@@ -43,32 +47,64 @@ def unfit_gpus(node: Node) -> dict[int, Unfit]:
     return found
 
 
-def _grouped(nodes: Sequence[Node], domains: Sequence[Domain]) -> tuple[dict[str, list[Domain]], dict[str, list[Node]]]:
-    of_fleet: dict[str, list[Domain]] = defaultdict(list)
-    of_domain: dict[str, list[Node]] = defaultdict(list)
-    for domain in domains:
-        of_fleet[domain.fleet_id].append(domain)
-    for node in nodes:
-        of_domain[node.domain_id].append(node)
-    return of_fleet, of_domain
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """What the maps and placement want of a node; the words are those of its model. A model's object takes three times as long."""
+
+    name: str
+    domain_id: str
+    gpus: int
+    state: str
+    cordoned: bool
+    cordon_reason: str
+    draining: bool
+    last_report_at: datetime | None
+    clock_skew_s: float | None
+    gpu_reports: list[Any]
+    losses: int
+    rests_until: datetime | None
+    refused: str
+    refused_at: datetime | None
+    driver_version: str
+    cuda_version: str
+    gpu_memory_bytes: int
+
+
+_NODE = tuple(field.name for field in fields(NodeRow))
+
+
+@dataclass(frozen=True, slots=True)
+class _FleetRow:
+    """A fleet without what is under it."""
+
+    name: str
+    gpu_kind: str
+    fabric_spans_nodes: bool
+    simulated: bool
+    frozen: str
 
 
 class _Loaded:
-    """All rows of some fleets: three queries whatever their size."""
+    """All rows of some fleets: two queries whatever their size. A fleet comes with its first domain."""
 
     def __init__(self, names: Sequence[str] | None) -> None:
         within = {} if names is None else {"fleet_id__in": list(names)}
         beneath = {} if names is None else {"domain__fleet_id__in": list(names)}
-        domains = list(Domain.objects.filter(**within).select_related("fleet").order_by("name"))
-        found = {domain.fleet_id: domain.fleet for domain in domains}  # a fleet comes with its first domain
+        found: dict[str, _FleetRow] = {}
+        self.domains: dict[str, list[str]] = defaultdict(list)
+        for domain, *fleet in Domain.objects.filter(**within).order_by("name").values_list("name", *_FLEET):
+            found.setdefault(fleet[0], _FleetRow(*fleet))
+            self.domains[fleet[0]].append(domain)
         self.fleets = [found[name] for name in (sorted(found) if names is None else names) if name in found]
-        nodes = list(Node.objects.filter(**beneath).order_by("name"))
-        self.domains, self.nodes = _grouped(nodes, domains)
+        self.nodes: dict[str, list[NodeRow]] = defaultdict(list)
+        for row in Node.objects.filter(**beneath).order_by("name").values_list(*_NODE):
+            node = NodeRow(*row)
+            self.nodes[node.domain_id].append(node)
 
-    def each_domain(self, fleet: Fleet) -> Iterator[tuple[Domain, list[Node]]]:
+    def each_domain(self, fleet: _FleetRow) -> Iterator[tuple[str, list[NodeRow]]]:
         """The fleet's domains with their nodes, both by name."""
         for domain in self.domains[fleet.name]:
-            yield domain, self.nodes[domain.name]
+            yield domain, self.nodes[domain]
 
 
 def fleet_views(*, names: Sequence[str] | None = None) -> tuple[FleetView, ...]:
@@ -83,7 +119,7 @@ def fleet_views(*, names: Sequence[str] | None = None) -> tuple[FleetView, ...]:
             name=fleet.name,
             gpu_kind=fleet.gpu_kind,
             domains=tuple(
-                DomainView(domain.name, tuple(_node_view(node, claimed[node.name]) for node in nodes))
+                DomainView(domain, tuple(_node_view(node, claimed[node.name]) for node in nodes))
                 for domain, nodes in loaded.each_domain(fleet)
             ),
             fabric_spans_nodes=fleet.fabric_spans_nodes,
@@ -93,7 +129,7 @@ def fleet_views(*, names: Sequence[str] | None = None) -> tuple[FleetView, ...]:
     )
 
 
-def _node_view(node: Node, claimed: set[int]) -> NodeView:
+def _node_view(node: NodeRow, claimed: set[int]) -> NodeView:
     said = unfit_gpus(node) if node.gpu_reports else {}
     unfit = tuple(sorted(said))
     foreign = tuple(index for index in unfit if said[index].state == "foreign")
@@ -101,7 +137,7 @@ def _node_view(node: Node, claimed: set[int]) -> NodeView:
     return NodeView(node.name, node.gpus, free, NodeState(node.state), node.cordoned or rests(node), unfit, foreign)
 
 
-def rests(node: Node) -> bool:
+def rests(node: Node | NodeRow) -> bool:
     """Whether it came and went too often lately to be given anything new."""
     return node.rests_until is not None and node.rests_until > timezone.now()
 
@@ -115,7 +151,7 @@ _REFUSED = {
 _REFUSED_SHOWN_S = 120.0
 
 
-def node_troubles(node: Node) -> list[str]:
+def node_troubles(node: Node | NodeRow) -> list[str]:
     """What is wrong with the node itself, in sentences without its name."""
     said = []
     if node.refused_at and (timezone.now() - node.refused_at).total_seconds() < _REFUSED_SHOWN_S:
@@ -132,14 +168,14 @@ def fleet_maps(*, names: Sequence[str] | None = None) -> tuple[FleetMap, ...]:
     loaded = _Loaded(names)
     cells: dict[str, dict[int, GpuCell]] = defaultdict(dict)
     beneath = {} if names is None else {"node__domain__fleet_id__in": list(names)}
-    for claim in GpuClaim.objects.filter(**beneath).select_related("unit", "rank__replica").only(*_CELL):
-        cells[claim.node_id][claim.gpu_index] = _used_cell(claim)
+    for node, index, *claim in GpuClaim.objects.filter(**beneath).values_list(*_CELL):
+        cells[node][index] = _used_cell(index, *claim)
     return tuple(
         _fleet_map(fleet, [_domain_map(domain, nodes, cells) for domain, nodes in loaded.each_domain(fleet)]) for fleet in loaded.fleets
     )
 
 
-def _fleet_map(fleet: Fleet, domains: Sequence[DomainMap]) -> FleetMap:
+def _fleet_map(fleet: _FleetRow, domains: Sequence[DomainMap]) -> FleetMap:
     nodes = [node for domain in domains for node in domain.nodes]
     return FleetMap(
         fleet=fleet.name,
@@ -154,15 +190,15 @@ def _fleet_map(fleet: Fleet, domains: Sequence[DomainMap]) -> FleetMap:
     )
 
 
-def _domain_map(domain: Domain, nodes: Sequence[Node], cells: dict[str, dict[int, GpuCell]]) -> DomainMap:
+def _domain_map(domain: str, nodes: Sequence[NodeRow], cells: dict[str, dict[int, GpuCell]]) -> DomainMap:
     maps = tuple(_node_map(node, cells[node.name]) for node in nodes)
     free = sum(sum(cell.state == "free" for cell in shown.cells) for shown in maps if shown.state is NodeState.READY and not shown.cordoned)
-    return DomainMap(domain.name, sum(node.gpus for node in nodes), free, maps)
+    return DomainMap(domain, sum(node.gpus for node in nodes), free, maps)
 
 
-def _node_map(node: Node, used: dict[int, GpuCell]) -> NodeMap:
+def _node_map(node: NodeRow, used: dict[int, GpuCell]) -> NodeMap:
     unfit = unfit_gpus(node) if node.gpu_reports else {}
-    cells = tuple(_cell(index, used.get(index), unfit.get(index)) for index in range(node.gpus))
+    cells = tuple(_cell(index, used.get(index), unfit.get(index)) for index in range(node.gpus)) if used or unfit else _all_free(node.gpus)
     return NodeMap(
         node=node.name,
         state=NodeState(node.state),
@@ -177,7 +213,7 @@ def _node_map(node: Node, used: dict[int, GpuCell]) -> NodeMap:
     )
 
 
-def driver_of(node: Node) -> str:
+def driver_of(node: Node | NodeRow) -> str:
     """`580.95.05, CUDA 13.0`; empty where no driver says."""
     return ", ".join(part for part in (node.driver_version, node.cuda_version and f"CUDA {node.cuda_version}") if part)
 
@@ -189,18 +225,25 @@ def _cell(index: int, used: GpuCell | None, unfit: Unfit | None) -> GpuCell:
     return GpuCell(index, "free") if unfit is None else GpuCell(index, unfit.state, trouble=unfit.trouble)
 
 
-def _used_cell(claim: GpuClaim) -> GpuCell:
-    unit, rank = claim.unit, claim.rank
-    if rank is None:  # kept for the replica that comes next
-        return GpuCell(claim.gpu_index, "used", unit.stage, unit.id, unit.slot, release=unit.release)
-    return GpuCell(
-        index=claim.gpu_index,
-        state="used",
-        stage=unit.stage,
-        unit=unit.id,
-        slot=unit.slot,
-        role=Role(rank.replica.role),
-        ordinal=rank.replica.ordinal,
-        release=rank.replica.release,
-        first=rank.index == 0 and claim.gpu_index == min(rank.gpus),
-    )
+def _used_cell(
+    index: int,
+    stage: str,
+    unit: str,
+    slot: int,
+    unit_release: str,
+    role: str | None,
+    ordinal: int,
+    release: str,
+    rank: int,
+    gpus: Sequence[int],
+) -> GpuCell:
+    if role is None:  # kept for the replica that comes next
+        return GpuCell(index, "used", stage, unit, slot, release=unit_release)
+    first = rank == 0 and index == min(gpus)
+    return GpuCell(index, "used", stage, unit, slot, Role(role), ordinal, release, first)
+
+
+@lru_cache(maxsize=256)
+def _all_free(gpus: int) -> tuple[GpuCell, ...]:
+    """The cells of a node on which nothing runs: nearly every node of a large fleet, so they are made once."""
+    return tuple(GpuCell(index, "free") for index in range(gpus))

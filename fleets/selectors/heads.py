@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection
-from typing import Any
+from functools import lru_cache
 
 from django.contrib.postgres.fields import ArrayField
 from django.db.models import Count, F, Func, Q, TextField
@@ -16,82 +16,77 @@ from fleets.models import Fleet, Rank, RouteState, Unit
 
 _RANK = (
     *("replica__unit_id", "replica__role", "replica__generation", "replica_id", "replica__ordinal", "replica__desired"),
-    *("state", "node__state", "detail", "node_id"),
+    *("index", "state", "node__state", "detail", "node_id"),
 )
-_POOL = {"role": "text", "generation": "text", "replicas": "int"}
-_Replicas = dict[tuple[str, str], dict[str, ReplicaState]]  # by (role, generation), then by replica
+_Pool = tuple[str, str, str]  # unit, role, generation
+_Said = tuple[str, int, int, str]  # role, ordinal and index of a rank, and what it says
 
 
-def _of(stages: Collection[str] | None) -> dict[str, Any]:
-    return {} if stages is None else {"stage__in": list(stages)}
-
-
-def _each_pool(name: str, kind: str = "text") -> Func:
-    """One value of every pool of a unit's spec, as an array: the specs themselves are a hundred times as large."""
-    template = f"ARRAY(SELECT (pool->>%%s)::{kind} FROM jsonb_array_elements((%(expressions)s)->'pools') AS pool)"
-    return Func(F("spec"), template=template.replace("%%s", f"'{name}'"), output_field=ArrayField(TextField()))
+def _pools() -> Func:
+    """Role, generation and replicas of every pool, one after the other: the specs that hold them are a hundred times as large."""
+    each = "ARRAY(SELECT unnest(ARRAY[pool->>'role', pool->>'generation', pool->>'replicas'])"
+    template = f"{each} FROM jsonb_array_elements((%(expressions)s)->'pools') AS pool)"
+    return Func(F("spec"), template=template, output_field=ArrayField(TextField()))
 
 
 def unit_heads(*, stages: Collection[str] | None = None) -> dict[str, tuple[UnitHead, ...]]:
     """Units by stage, by slot, those on their way out included: two queries."""
-    units = Unit.objects.filter(**_of(stages)).exclude(desired=Unit.Desired.GONE).order_by("slot", "created_at", "id")
-    rows = list(
-        units.values_list(
-            "id",
-            "slot",
-            "stage",
-            "release",
-            "desired",
-            "routable",
-            "failed",
-            "probe_detail",
-            *(_each_pool(name, kind) for name, kind in _POOL.items()),
-        )
-    )
-    replicas, details = _replicas(stages)
+    units = Unit.objects.exclude(desired=Unit.Desired.GONE).order_by("slot", "created_at", "id")
+    columns = ("id", "slot", "stage", "release", "desired", "routable", "failed", "probe_detail")
+    rows = list((units if stages is None else units.filter(stage__in=list(stages))).values_list(*columns, _pools()))
+    ready, said = _replicas(stages)
     found: dict[str, list[UnitHead]] = defaultdict(list)
-    for unit_id, slot, stage, release, desired, routable, failed, probe_detail, *pools in rows:
-        ready = [_ready(replicas[unit_id], role, generation) for role, generation, _ in zip(*pools, strict=True)]
+    for unit, slot, stage, release, desired, routable, failed, probe_detail, pools in rows:
+        counts = [ready[unit, role, generation] for role, generation in zip(pools[::3], pools[1::3], strict=True)]
         running = desired == Unit.Desired.RUN
         head = UnitHead(
-            unit=unit_id,
+            unit=unit,
             slot=slot,
             stage=stage,
             release=release,
             stopping=not running,
-            ready=all(ready),
-            complete=ready == pools[-1],
+            ready=all(counts),
+            complete=counts == list(map(int, pools[2::3])),
             routable=routable and running,
-            detail=failed or details.get(unit_id, "") or probe_detail,
+            detail=failed or (said[unit][-1] if unit in said else "") or probe_detail,
         )
         found[stage].append(head)
     return {stage: tuple(heads) for stage, heads in found.items()}
 
 
-def _ready(replicas: _Replicas, role: str, generation: str) -> int:
-    states = replicas.get((role, generation), {}).values()
-    return sum(state is ReplicaState.READY for state in states)
+def unit_releases() -> dict[str, dict[str, str]]:
+    """The release of every unit, by stage and unit, those on their way out included: one query."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for stage, unit, release in Unit.objects.exclude(desired=Unit.Desired.GONE).values_list("stage", "id", "release"):
+        found[stage][unit] = release
+    return found
 
 
-def _replicas(stages: Collection[str] | None) -> tuple[dict[str, _Replicas], dict[str, str]]:
-    """States of the replicas that count, by unit; and the first thing that a rank which is not ready says, by unit."""
-    only = {} if stages is None else {"replica__unit__stage__in": list(stages)}
-    rows = Rank.objects.filter(replica__retired=False, **only).order_by("replica__role", "replica__ordinal", "index")
-    facts: dict[tuple[str, str, str, str, str], list[RankFact]] = defaultdict(list)
-    details: dict[str, str] = {}
-    for unit, role, generation, replica, ordinal, desired, state, node_state, detail, node in rows.values_list(*_RANK):
-        facts[unit, role, generation, replica, desired].append(RankFact(RankState(state) if state else None, NodeState(node_state)))
+def _replicas(stages: Collection[str] | None) -> tuple[Counter[_Pool], dict[str, _Said]]:
+    """Ready replicas of those that count, by pool; and the first thing that a rank which is not ready says, by unit."""
+    rows = Rank.objects.filter(replica__retired=False)
+    rows = rows if stages is None else rows.filter(replica__unit__stage__in=list(stages))
+    ranks: dict[tuple[_Pool, str, str], list[tuple[str | None, str]]] = defaultdict(list)
+    said: dict[str, _Said] = {}
+    for unit, role, generation, replica, ordinal, desired, index, state, node_state, detail, node in rows.values_list(*_RANK):
+        ranks[(unit, role, generation), replica, desired].append((state, node_state))
         if detail and state != RankState.READY:
-            details.setdefault(unit, f"{role} {ordinal + 1} on {node}: {detail}")
-    found: dict[str, _Replicas] = defaultdict(lambda: defaultdict(dict))
-    for (unit, role, generation, replica, desired), ranks in facts.items():
-        found[unit][role, generation][replica] = replica_state(RankDesired(desired), ranks)
-    return found, details
+            saying = (role, ordinal, index, f"{role} {ordinal + 1} on {node}: {detail}")
+            said[unit] = min(said.get(unit, saying), saying)
+    return Counter(pool for (pool, _, desired), states in ranks.items() if _is_ready(desired, tuple(states))), said
+
+
+@lru_cache(maxsize=4096)
+def _is_ready(desired: str, ranks: tuple[tuple[str | None, str], ...]) -> bool:
+    """The rule that all else goes by, worked out once for what nearly every replica is."""
+    facts = [RankFact(RankState(state) if state else None, NodeState(node)) for state, node in ranks]
+    return replica_state(RankDesired(desired), facts) is ReplicaState.READY
 
 
 def weights_view(*, stages: Collection[str] | None = None) -> dict[str, dict[str, int]]:
     """Weights wanted, basis points by release, by stage: one query."""
-    return dict(RouteState.objects.filter(**_of(stages)).values_list("stage", "weights"))
+    rows = RouteState.objects.all() if stages is None else RouteState.objects.filter(stage__in=list(stages))
+    return dict(rows.values_list("stage", "weights"))
 
 
 def fleet_heads() -> tuple[FleetHead, ...]:

@@ -16,7 +16,7 @@ from denvweb.access import ALLOWED, EVERY_MODEL, Action, Role, access_model, act
 from denvweb.core.errors import InvalidError, NotFoundError
 from frontend.accounts.roles import GrantView, grant_give, grant_take, grants_of, policies, policy_set
 from frontend.pages.base import PageRequest, attempt, page, person, show
-from releases.selectors.stages import stage_rows
+from releases.selectors.heads import stage_keys
 
 ROLES = tuple(role for role in Role if role is not Role.NONE)
 
@@ -39,7 +39,7 @@ def _models(request: PageRequest) -> list[OfModel]:
     for grant in grants_of(user):
         grants[grant.model].append(grant)
     rules, seen = policies(), seen_by(user)
-    names = sorted({str(stage).partition("/")[0] for stage in stage_rows()} | (grants.keys() - {EVERY_MODEL}))
+    names = sorted({stage.partition("/")[0] for stage in stage_keys()} | (grants.keys() - {EVERY_MODEL}))
     return [
         OfModel(
             model=model,

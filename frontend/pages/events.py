@@ -15,7 +15,7 @@ from denvweb.access import seen_by
 from denvweb.core.errors import ForbiddenError
 from frontend.pages.base import PageRequest, page, person, show
 from metrics.selectors import chain_view, events_view
-from releases.selectors.stages import stage_rows
+from releases.selectors.heads import stage_keys
 
 PAGE_SIZE = 50
 THROUGH = ("ui", "api", "cli", "slack", "alarm", "system")
@@ -85,7 +85,7 @@ def events(request: PageRequest) -> HttpResponse:
             "filter": wanted,
             "kinds": KINDS,
             "through": THROUGH,
-            "stages": [key for key in map(str, stage_rows()) if key.partition("/")[0] in seen],
+            "stages": [key for key in stage_keys() if key.partition("/")[0] in seen],
         },
     )
 

@@ -8,17 +8,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from django.http import HttpResponse
+from django.utils.html import escape
+from django.utils.safestring import SafeString, mark_safe
 from django.views.decorators.http import require_safe
 
+from denvweb.access import seen_by
 from fleets.domain.types import NodeState
 from fleets.domain.views import DomainMap, FleetMap, NodeMap
-from fleets.selectors import fleet_maps
+from fleets.selectors import fleet_maps, unit_releases
 from frontend import gpumap, words
-from frontend.gpumap import Picture, Tenants
-from frontend.pages.base import PageRequest, page, seen_stages, show
-from frontend.pages.stage import tenants
+from frontend.gpumap import Picture, Tenant, Tenants
+from frontend.pages.base import PageRequest, page, show
 from frontend.words import Badge
-from releases.selectors.heads import stage_heads
+from releases.selectors.heads import stage_bases
 
 _READY_SHOWN = 100  # nodes; the others are asked for
 DENSE_ABOVE = 12  # domains of one fleet
@@ -53,6 +55,18 @@ class Block:
         """Whether tiles stand for maps."""
         return bool(self.tiles)
 
+    @property
+    def tiles_html(self) -> SafeString:
+        """All tiles as buttons, one of them a tab stop. A template takes ten times as long, and there are a thousand."""
+        fleet = escape(self.view.fleet)
+        return mark_safe("".join(_button(fleet, tile, index > 0) for index, tile in enumerate(self.tiles)))
+
+
+def _button(fleet: str, tile: Tile, skipped: bool) -> str:
+    stop = ' tabindex="-1"' if skipped else ""
+    ids = f'data-k="{tile.kind}" id="tile-{fleet}-{escape(tile.name)}"'
+    return f'<button class="tile" type="button" {ids} aria-label="{escape(tile.label)}"{stop}>{tile.mark}</button>'
+
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
@@ -61,7 +75,6 @@ class NodeRow:
     fleet: str
     node: str
     badge: Badge
-    ready: bool
     runs: str
     used: int
     gpus: int
@@ -120,25 +133,47 @@ def _reason(fleet: FleetMap, node: NodeMap) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def node_rows(fleets: Sequence[FleetMap]) -> list[NodeRow]:
-    """All nodes, the ones that are not ready first."""
-    rows = [
-        NodeRow(
-            fleet=fleet.fleet,
-            node=node.node,
-            badge=words.node_badge(node.state.value, node.cordoned),
-            ready=_usable(node),
-            runs=_runs(node),
-            used=sum(cell.state == "used" for cell in node.cells),
-            gpus=len(node.cells),
-            last_report_at=node.last_report_at,
-            reason=_reason(fleet, node),
-        )
-        for fleet in fleets
-        for domain in fleet.domains
-        for node in domain.nodes
-    ]
-    return sorted(rows, key=lambda row: (row.ready, row.fleet, row.node))
+def _node_row(fleet: FleetMap, node: NodeMap) -> NodeRow:
+    return NodeRow(
+        fleet=fleet.fleet,
+        node=node.node,
+        badge=words.node_badge(node.state.value, node.cordoned),
+        runs=_runs(node),
+        used=sum(cell.state == "used" for cell in node.cells),
+        gpus=len(node.cells),
+        last_report_at=node.last_report_at,
+        reason=_reason(fleet, node),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The nodes of all fleets by fleet and name: those that need a look, and the first of the others."""
+
+    troubled: tuple[NodeRow, ...]
+    ready: tuple[NodeRow, ...]
+    ready_count: int
+
+
+def nodes_of(fleets: Sequence[FleetMap], *, every: bool) -> Nodes:
+    """The table's rows; only those that are shown are worked out."""
+    found = [(fleet, node) for fleet in fleets for domain in fleet.domains for node in domain.nodes]
+    found.sort(key=lambda each: (each[0].fleet, each[1].node))
+    ready = [each for each in found if _usable(each[1])]
+    troubled = (_node_row(fleet, node) for fleet, node in found if not _usable(node))
+    shown = ready if every else ready[:_READY_SHOWN]
+    return Nodes(tuple(troubled), tuple(_node_row(fleet, node) for fleet, node in shown), len(ready))
+
+
+def tenants(request: PageRequest) -> dict[str, Tenant]:
+    """Every unit that this person may see with its release, and whether that is on trial."""
+    seen, bases = seen_by(request.user), stage_bases()
+    return {
+        unit: Tenant(release, stage in bases and release != bases[stage])
+        for stage, units in unit_releases().items()
+        if stage.partition("/")[0] in seen
+        for unit, release in units.items()
+    }
 
 
 def _headline(blocks: Sequence[Block]) -> str:
@@ -157,11 +192,8 @@ def _largest_hole(fleets: Sequence[FleetMap]) -> DomainMap | None:
 @page
 def fleets(request: PageRequest) -> HttpResponse:
     """All fleets as maps."""
-    maps = fleet_maps()
-    who = tenants(seen_stages(request, stage_heads(simulated=frozenset())))
+    maps, who = fleet_maps(), tenants(request)
     blocks = [block(fleet, who) for fleet in maps]
-    rows = node_rows(maps)
-    ready = [row for row in rows if row.ready]
     every = request.GET.get("nodes") == "all"
     return show(
         request,
@@ -173,9 +205,7 @@ def fleets(request: PageRequest) -> HttpResponse:
             "blocks": blocks,
             "headline": _headline(blocks),
             "hole": _largest_hole(maps),
-            "troubled": [row for row in rows if not row.ready],
-            "ready": ready if every else ready[:_READY_SHOWN],
-            "ready_count": len(ready),
+            "nodes": nodes_of(maps, every=every),
             "every": every,
         },
     )

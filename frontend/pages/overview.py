@@ -14,31 +14,17 @@ from django.views.decorators.http import require_safe
 from denvweb.access import seen_by
 from fleets.domain.views import FleetHead
 from fleets.selectors import fleet_heads
-from frontend import attention, spark, words
+from frontend import attention
+from frontend.cells import MetricCell, metric_cell
 from frontend.pages.base import PageRequest, page, seen_stages, show
-from frontend.spark import Spark
 from frontend.words import StageLook
-from metrics.domain.glance import POINTS, STEP_S, GlanceView, Values
+from metrics.domain.glance import POINTS, STEP_S, GlanceView
 from metrics.selectors import events_view, glances_view
 from releases.domain.views import StageHead
 from releases.selectors.heads import stage_heads
 
 _SHORTEST = 6  # steps that a sparkline shows at least
 _EVENTS = 8
-_NOTHING: Values = (None,) * POINTS
-
-
-@dataclass(frozen=True, slots=True)
-class MetricCell:
-    """One sparkline with its figure in milliseconds."""
-
-    spark: Spark
-    value: float | None
-    limit: float | None
-    over: bool
-    canary_value: float | None
-    canary_over: bool
-    canary_text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,41 +41,6 @@ class Row:
     base_share: float
     canary: str
     canary_share: float
-
-
-def line(glance: GlanceView, name: str, release: str) -> Values:
-    """One release's line; where its units differ in whose prefill they kept, the first that has a figure."""
-    found = [by_name[name] for group, by_name in glance.lines.items() if words.release_of(group) == release]
-    if len(found) <= 1:
-        return found[0] if found else _NOTHING
-    return tuple(next((value for value in column if value is not None), None) for column in zip(*found, strict=True))
-
-
-def _last(values: Values) -> float | None:
-    """The newest figure of the last five steps; older ones are no present."""
-    return next((value for value in reversed(values[-5:]) if value is not None), None)
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1000
-
-
-def metric_cell(stage: StageHead, glance: GlanceView, metric: str, base: str, canary: str, skip: int = 0) -> MetricCell:
-    """TTFT or ITL of one stage: the line of what you have, that of what is on trial, and the limit; without the first `skip` steps."""
-    limit_s = stage.limits.get(metric)
-    base_line, canary_line = (line(glance, f"{metric}.p99", release)[skip:] for release in (base, canary))
-    value_s, canary_s = _last(base_line), _last(canary_line)
-    says = f"{value_s * 1000:,.0f} ms now" if value_s is not None else "no figures now"
-    limit_says = f", limit {limit_s * 1000:,.0f} ms" if limit_s else ""
-    return MetricCell(
-        spark=spark.draw(base_line, canary_line, limit_s, f"{stage.stage} {metric.upper()} p99: {says}{limit_says}"),
-        value=_ms(value_s),
-        limit=_ms(limit_s),
-        over=bool(limit_s and value_s and value_s > limit_s),
-        canary_value=_ms(canary_s),
-        canary_over=bool(limit_s and canary_s and canary_s > limit_s),
-        canary_text=words.number_of(canary),
-    )
 
 
 def two_releases(stage: StageLook) -> tuple[str, str]:

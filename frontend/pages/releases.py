@@ -21,10 +21,9 @@ from frontend.pages.base import PageRequest, actor, page, show, whole, write_ref
 from frontend.pages.overview import two_releases
 from frontend.words import Badge
 from releases.domain.spec_edit import fields_of, with_value
-from releases.domain.views import DryRunView, ReleaseView, StageHead
-from releases.selectors.heads import stage_heads
+from releases.domain.views import DryRunView, ReleaseHead, ReleaseView, StageHead
+from releases.selectors.heads import stage_heads, stage_keys
 from releases.selectors.releases import PAGE, dry_run_view, release_view, releases_newest, releases_view
-from releases.selectors.stages import stage_rows
 from releases.services.access import access_release
 from releases.services.dry_runs import dry_run_create
 from releases.services.releases import release_create
@@ -83,9 +82,11 @@ def releases(request: PageRequest) -> HttpResponse:
     """The newest releases of every model, or with `?model=` all of one, a page at a time."""
     stages: dict[str, list[str]] = {}
     seen = seen_by(request.user)
-    for key in (key for key in map(str, stage_rows()) if key.partition("/")[0] in seen):  # only their names: no look at what runs there
-        stages.setdefault(key.partition("/")[0], []).append(key.partition("/")[2])
+    for model, _, stage in (key.partition("/") for key in stage_keys()):  # only their names: no look at what runs there
+        if model in seen:
+            stages.setdefault(model, []).append(stage)
     one, before = request.GET.get("model", ""), request.GET.get("before", "")
+    found: Mapping[str, Sequence[ReleaseHead | ReleaseView]]
     if one:
         access_model(request.user, one)
         found = {one: releases_view(model=one, before=int(before) if before.isdecimal() else None)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import cache
 from zoneinfo import available_timezones
 
 from django.http import Http404, HttpResponse, QueryDict
@@ -24,7 +25,7 @@ from metrics.services import channel_create, channel_delete, channel_switch
 from releases.domain.freeze_reader import FreezeRequest
 from releases.domain.freezes import DAYS
 from releases.selectors.freezes import freeze_windows_view
-from releases.selectors.stages import stage_rows
+from releases.selectors.heads import stage_keys
 from releases.services.access import access_freeze
 from releases.services.freezes import freeze_window_create, freeze_window_delete
 
@@ -54,10 +55,16 @@ def settings(request: PageRequest) -> HttpResponse:
             "channels": channels_view() if user.is_superuser else None,
             "freezes": [window for window in freeze_windows_view() if window.model in seen],
             "days": DAYS,
-            "zones": sorted(zone for zone in available_timezones() if "/" in zone or zone == "UTC"),
-            "stages": [key for key in map(str, stage_rows()) if key.partition("/")[0] in seen],
+            "zones": _zones(),
+            "stages": [key for key in stage_keys() if key.partition("/")[0] in seen],
         },
     )
+
+
+@cache
+def _zones() -> tuple[str, ...]:
+    """Time zones by name. They are files, hundreds of them, and are looked for once."""
+    return tuple(sorted(zone for zone in available_timezones() if "/" in zone or zone == "UTC"))
 
 
 def _administrator(request: PageRequest) -> None:

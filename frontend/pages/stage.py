@@ -112,15 +112,6 @@ def will(stage: StageView) -> tuple[Will, ...]:
     return tuple(lines)
 
 
-def tenants(stages: Sequence[words.StageLook]) -> dict[str, Tenant]:
-    """Every unit with its release, and whether that is on trial."""
-    found = {}
-    for stage in stages:
-        base, _ = two_releases(stage)
-        found.update({unit.unit: Tenant(unit.release, bool(base) and unit.release != base) for unit in stage.units})
-    return found
-
-
 def drawings(units: Sequence[UnitView], base: str, maps: Sequence[FleetMap], figures: Sequence[GroupView]) -> tuple[unitpic.Drawing, ...]:
     """All units of a stage, each with its figures and its domain; `base` is the release that is not on trial."""
     by_unit = {group.group: group for group in figures}

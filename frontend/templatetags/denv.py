@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from django import template
+from django.urls import get_script_prefix, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -18,19 +20,22 @@ register = template.Library()
 
 
 @register.simple_tag
+@lru_cache(maxsize=128)
 def icon(name: str) -> SafeString:
     """An icon of the sprite; the words beside it say the same."""
     return format_html('<svg class="i" aria-hidden="true"><use href="#i-{}"/></svg>', name)
 
 
 @register.simple_tag
+@lru_cache(maxsize=1024)
 def badge(value: Badge) -> SafeString:
     """A state: colour, shape and word."""
     return format_html('<span class="badge" data-s="{}">{}{}</span>', value.tone, icon(value.icon), value.text)
 
 
 @register.simple_tag
-def rel(number: object, canary: bool = False, word: str = "") -> SafeString:
+@lru_cache(maxsize=4096)
+def rel(number: str | int, canary: bool = False, word: str = "") -> SafeString:
     """A release with its line: solid for the one you have, dashed for the one on trial."""
     return format_html('<span class="rel{}">{}{}</span>', " c" if canary else "", f"{word} " if word else "", number)
 
@@ -116,6 +121,12 @@ def count(value: float | None) -> str:
 
 
 @register.filter
+def rate(value: float | None) -> str:
+    """`15.2`; empty when unknown."""
+    return "" if value is None else f"{value:.1f}"
+
+
+@register.filter
 def clock(at: datetime | None) -> str:
     """`09:43:20`, in UTC."""
     return "-" if at is None else at.astimezone(UTC).strftime("%H:%M:%S")
@@ -133,6 +144,24 @@ def iso(at: datetime | None) -> str:
     return "" if at is None else at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+@register.simple_tag
+def href(name: str, *args: str | int) -> str:
+    """`{% url %}` for lists of hundreds: an address that was worked out once is kept."""
+    return _address(name, args, get_script_prefix())
+
+
+@register.filter
+def stage_url(stage: str) -> str:
+    """Where the page of `ds-flash/prod-us` is."""
+    return _address("stage", tuple(stage.split("/", 1)), get_script_prefix())
+
+
+@lru_cache(maxsize=8192)
+def _address(name: str, args: tuple[str | int, ...], prefix: str) -> str:
+    """Working one out takes as long as drawing half a row; `prefix` is what all addresses begin with."""
+    return reverse(name, args=args)
+
+
 @register.filter
 def model_of(stage: str) -> str:
     """`ds-flash` of `ds-flash/prod-us`."""
@@ -147,10 +176,8 @@ def name_of(stage: str) -> str:
 
 @register.filter
 def whole(value: float | None) -> str:
-    """`1,120`; one digit more under ten, where it says something."""
-    if value is None:
-        return "?"
-    return f"{value:,.0f}" if abs(value) >= 10 else f"{value:.1f}"
+    """`1,120`; one digit more under ten, where it says something; `?` when unknown."""
+    return words.whole(value)
 
 
 @register.filter

@@ -86,6 +86,20 @@ class ReleaseView:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseHead:
+    """What lists of hundreds of releases say of one; the words are ReleaseView's."""
+
+    model: str
+    number: int
+    recipe: str
+    created_at: datetime
+    created_by: str
+    note: str
+    held: str
+    stages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutView:
     """One rollout, over or under way. `why` always says what it waits for."""
 

@@ -2,119 +2,178 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 
-from django.db.models import Q, QuerySet
+from django.db.models import FilteredRelation, Q, TextField
+from django.db.models.functions import Cast
 
 from denvweb.core import wire
 from denvweb.core.errors import NotFoundError
 from fleets import selectors as fleets
+from fleets.domain.scaling.types import Knob
 from fleets.domain.views import UnitHead
 from metrics import selectors as metrics
-from metrics.domain.types import AlarmSpec
+from metrics.domain.views import BreachView
 from releases.domain.plan_words import count
+from releases.domain.rollout_types import RolloutState
 from releases.domain.rollout_words import stage_words
+from releases.domain.scaling import in_force
+from releases.domain.spec_types import StageSpec
 from releases.domain.views import StageHead
 from releases.models import Rollout, Stage
-from releases.selectors.releases import release_key
 from releases.selectors.rollouts import state_of, view_of
+from releases.selectors.scales import counts_of
 
-_LARGE = [f"{release}__{column}" for release in ("from_release", "to_release") for column in ("yaml", "spec", "generations")]
+_LARGE = (
+    *("stage__settings", "stage__draining"),
+    *(f"{release}__{column}" for release in ("from_release", "to_release") for column in ("yaml", "spec", "generations")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One stage as it stands, from all three apps. `in_force` are the units that it should have between rollouts."""
+
+    model: str
+    name: str
+    spec: StageSpec
+    release: int | None
+    in_force: int
+    rollout: Rollout | None
+    state: RolloutState | None
+    units: tuple[UnitHead, ...]
+    weights: dict[str, int]
+
+    @property
+    def active(self) -> RolloutState | None:
+        """The state of a rollout that is under way."""
+        return self.state if self.rollout is not None and self.rollout.state not in Rollout.ENDED else None
 
 
 def stage_heads(*, model: str = "", simulated: frozenset[str] | None = None) -> tuple[StageHead, ...]:
     """Every stage, or those of a model, by model and position. `simulated` are fleets' names where the caller knows them already."""
-    return _heads(_rows().filter(**({"model__name": model} if model else {})), narrow=bool(model), simulated=simulated)
+    return _heads({"model__name": model} if model else {}, simulated)
 
 
 def stage_head(*, stage: str) -> StageHead:
     """One stage: six queries. Whether its fleets are simulated is left out."""
     model, _, name = stage.partition("/")
-    found = _heads(_rows().filter(model__name=model, name=name), narrow=True, simulated=frozenset())
+    found = _heads({"model__name": model, "name": name}, frozenset())
     if not found:
         raise NotFoundError(f"There is no stage {stage}.")
     return found[0]
 
 
-def _heads(found: QuerySet[Stage], *, narrow: bool, simulated: frozenset[str] | None) -> tuple[StageHead, ...]:
-    rows = list(found)
-    keys = [str(row) for row in rows] if narrow else None
-    rollouts, units, weights = _rollouts(rows), fleets.unit_heads(stages=keys), fleets.weights_view(stages=keys)
+def stage_keys() -> tuple[str, ...]:
+    """`model/stage` of every stage, by model and position: what menus of them need."""
+    return tuple(f"{model}/{name}" for model, name in Stage.objects.values_list("model__name", "name"))
+
+
+def stage_bases() -> dict[str, str]:
+    """The release that each stage has, `ds-flash@7`, or is getting as its first; stages without one are left out. One query."""
+    coming = FilteredRelation("rollouts", condition=~Q(rollouts__state__in=Rollout.ENDED))
+    rows = Stage.objects.annotate(coming=coming).values_list("model__name", "name", "release__number", "coming__to_release__number")
+    return {f"{model}/{name}": f"{model}@{has or gets}" for model, name, has, gets in rows if has or gets}
+
+
+def _heads(within: Mapping[str, str], simulated: frozenset[str] | None) -> tuple[StageHead, ...]:
+    seen = _look(within)
     if simulated is None:
         simulated = frozenset(fleet.fleet for fleet in fleets.fleet_heads() if fleet.simulated)
-    heads = [_head(row, rollouts.get(row.pk), units.get(str(row), ()), weights.get(str(row), {}), simulated) for row in rows]
-    breaches = metrics.breaches_view(stages=keys)
-    return tuple(replace(head, breaches=() if head.rollout else breaches.get(head.stage, ())) for head in heads)
+    breaches = metrics.breaches_view(stages=[f"{one.model}/{one.name}" for one in seen] if within else None)
+    return tuple(_head(one, simulated, breaches) for one in seen)
 
 
-def _rows() -> QuerySet[Stage]:
-    return Stage.objects.select_related("model", "release__model").defer("release__yaml", "release__spec", "release__generations")
+def _look(within: Mapping[str, str]) -> list[_Seen]:
+    """Stages, rollouts, units, ranks and weights: five queries."""
+    columns = ("pk", "model__name", "name", Cast("settings", TextField()), "release__number", "scale__wanted")
+    rows = list(Stage.objects.filter(**within).values_list(*columns))
+    keys = [f"{model}/{name}" for _, model, name, *_ in rows] if within else None
+    rollouts = _rollouts(within)
+    units, weights = fleets.unit_heads(stages=keys), fleets.weights_view(stages=keys)
+    return [
+        _Seen(
+            model=model,
+            name=name,
+            spec=_spec(settings),
+            release=release,
+            in_force=in_force(_spec(settings), counts_of(scaled or {}))[Knob.UNITS],
+            rollout=rollouts.get(pk),
+            state=state_of(rollouts[pk]) if pk in rollouts else None,
+            units=units.get(f"{model}/{name}", ()),
+            weights=weights.get(f"{model}/{name}", {}),
+        )
+        for pk, model, name, settings, release, scaled in rows
+    ]
 
 
-def _rollouts(stages: Sequence[Stage]) -> dict[int, Rollout]:
+@lru_cache(maxsize=4096)
+def _spec(settings: str) -> StageSpec:
+    return wire.decode(settings, StageSpec)
+
+
+def _rollouts(within: Mapping[str, str]) -> dict[int, Rollout]:
     """The active rollout of each stage; of a stage on which nothing serves, the last one too, for what it says."""
-    rows = Rollout.objects.filter(~Q(state__in=Rollout.ENDED) | Q(stage__release=None), stage__in=stages)
+    stages = {f"stage__{name}": value for name, value in within.items()}
+    rows = Rollout.objects.filter(~Q(state__in=Rollout.ENDED) | Q(stage__release=None), **stages)
     linked = rows.select_related("stage__model", "from_release", "to_release").defer(*_LARGE)
     return {row.stage_id: row for row in linked.order_by("stage_id", "-created_at").distinct("stage_id")}
 
 
-def _head(
-    row: Stage, rollout: Rollout | None, units: tuple[UnitHead, ...], weights: dict[str, int], simulated: frozenset[str]
-) -> StageHead:
-    active = rollout is not None and rollout.state not in Rollout.ENDED
-    stable = release_key(row.release) if row.release else ""
-    wanted = row.settings["replicas"]
-    complete = sum(unit.release == stable and not unit.stopping and unit.complete and unit.routable for unit in units)
-    state = _state(rollout, active, stable, complete >= _wanted(rollout, active, row))
-    serving = [unit for unit in units if unit.ready and unit.routable and not unit.stopping]
-    current = rollout.to_release.number if rollout is not None and active else None
+def _head(seen: _Seen, simulated: frozenset[str], breaches: Mapping[str, tuple[BreachView, ...]]) -> StageHead:
+    key, rollout = f"{seen.model}/{seen.name}", seen.rollout if seen.active else None
+    stable = f"{seen.model}@{seen.release}" if seen.release is not None else ""
+    complete = sum(unit.release == stable and not unit.stopping and unit.complete and unit.routable for unit in seen.units)
+    state = _state(seen, complete)
+    serving = [unit for unit in seen.units if unit.ready and unit.routable and not unit.stopping]
+    current = rollout.to_release.number if rollout is not None else None
     return StageHead(
-        stage=str(row),
-        model=row.model.name,
-        name=row.name,
-        fleets=tuple(row.settings["fleets"]),
-        replicas=wanted,
+        stage=key,
+        model=seen.model,
+        name=seen.name,
+        fleets=seen.spec.fleets,
+        replicas=seen.active.replicas if seen.active else seen.in_force,
         state=state,
-        sentence=_sentence(row, rollout, active, state, complete, units),
-        release=row.release.number if row.release else current,
-        releases={release: weight / 10_000 for release, weight in sorted(weights.items())},
-        units_ready=sum(weights.get(unit.release, 0) > 0 or not weights for unit in serving),
-        simulated=any(name in simulated for name in row.settings["fleets"]),
-        limits=_limits(row),
-        rollout=view_of(rollout) if rollout is not None and active else None,
-        units=units,
+        sentence=_sentence(seen, state, complete),
+        release=seen.release if seen.release is not None else current,
+        releases={release: weight / 10_000 for release, weight in sorted(seen.weights.items())},
+        units_ready=sum(seen.weights.get(unit.release, 0) > 0 or not seen.weights for unit in serving),
+        simulated=any(name in simulated for name in seen.spec.fleets),
+        limits=_limits(seen.spec),
+        rollout=view_of(rollout, seen.state) if rollout is not None else None,
+        units=seen.units,
+        breaches=() if rollout is not None else breaches.get(key, ()),
     )
 
 
-def _limits(row: Stage) -> dict[str, float]:
+def _limits(spec: StageSpec) -> dict[str, float]:
     """Limits of the stage's alarms, of several on one metric that of the highest quantile; comparisons with a release beside have none."""
-    specs = sorted((wire.from_plain(plain, AlarmSpec) for plain in row.settings["alarm_specs"]), key=lambda spec: -spec.p0)
+    specs = sorted(spec.alarm_specs, key=lambda alarm: -alarm.p0)
     return {
-        spec.metric: next(limit for limit in (spec.limit_s, spec.limit, spec.p0) if limit is not None) for spec in specs if not spec.over
+        alarm.metric: next(limit for limit in (alarm.limit_s, alarm.limit, alarm.p0) if limit is not None)
+        for alarm in specs
+        if not alarm.over
     }
 
 
-def _state(rollout: Rollout | None, active: bool, stable: str, enough: bool) -> str:
-    words = stage_words(state_of(rollout), active) if rollout is not None else "steady"
+def _state(seen: _Seen, complete: int) -> str:
+    words = stage_words(seen.state, seen.active is not None) if seen.state is not None else "steady"
     if words != "steady":
         return words
-    if not stable:
-        return "rolling" if active else "empty"
-    return "steady" if enough else "degraded"
+    if seen.release is None:
+        return "rolling" if seen.active else "empty"
+    # While a rollout is under way the settings may be the other release's.
+    back = seen.active.replicas_back if seen.active else 0
+    return "steady" if complete >= (back or seen.in_force) else "degraded"
 
 
-def _wanted(rollout: Rollout | None, active: bool, row: Stage) -> int:
-    """Units that the stable release should have; while a rollout is under way the settings may be the other release's."""
-    back = state_of(rollout).replicas_back if rollout is not None and active else None
-    return int(back or row.settings["replicas"])
-
-
-def _sentence(row: Stage, rollout: Rollout | None, active: bool, state: str, complete: int, units: Sequence[UnitHead]) -> str:
-    if state in {"steady", "degraded"} and row.release is not None:
-        serves = f"release {row.release.number} serves on {count(complete, 'unit')}"
-        lacking = next((unit.detail for unit in units if not unit.complete and unit.detail), "the rest is being brought up")
-        return serves if state == "steady" else f"{serves} of {row.settings['replicas']}; {lacking}"
-    if rollout is None:
+def _sentence(seen: _Seen, state: str, complete: int) -> str:
+    if state in {"steady", "degraded"} and seen.release is not None:
+        serves = f"release {seen.release} serves on {count(complete, 'unit')}"
+        lacking = next((unit.detail for unit in seen.units if not unit.complete and unit.detail), "the rest is being brought up")
+        return serves if state == "steady" else f"{serves} of {seen.in_force}; {lacking}"
+    if seen.rollout is None:
         return "nothing serves here yet"
-    return rollout.why if active else f"nothing serves here: {rollout.why}"
+    return seen.rollout.why if seen.active else f"nothing serves here: {seen.rollout.why}"

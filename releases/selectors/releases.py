@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from django.db.models import F, Max, Q, QuerySet, Window
+from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.db.models.functions import RowNumber
 
 from denvweb.core import wire
@@ -22,7 +23,7 @@ from releases.domain.recipes import Recipe, recipe_unknown
 from releases.domain.scaling import Counts, in_force, scaled
 from releases.domain.spec import ReleaseFile, StageSpec
 from releases.domain.units import SIMULATED_PROTOCOLS, unit_spec
-from releases.domain.views import DiffView, DryRunView, RecipeView, ReleaseView
+from releases.domain.views import DiffView, DryRunView, RecipeView, ReleaseHead, ReleaseView
 from releases.models import DryRun, Release, Rollout, Stage
 from releases.selectors.scales import counts_for
 
@@ -103,7 +104,7 @@ def release_row(*, model: str, number: int) -> Release:
 def release_view(*, model: str, number: int) -> ReleaseView:
     """One release."""
     release = release_row(model=model, number=number)
-    return _view(release, _where([release]))
+    return _view(release, _where([release.pk]))
 
 
 def releases_view(*, model: str, before: int | None = None, limit: int = PAGE) -> tuple[ReleaseView, ...]:
@@ -116,25 +117,25 @@ def releases_view(*, model: str, before: int | None = None, limit: int = PAGE) -
     page = list(rows[:limit])
     if not page and before is None and not Stage.objects.filter(model__name=model).exists():
         raise NotFoundError(f"There is no model {model}.")
-    where = _where(page)
+    where = _where([release.pk for release in page])
     return tuple(_view(release, where) for release in page)
 
 
-def releases_newest(*, models: Collection[str], limit: int) -> dict[str, tuple[ReleaseView, ...]]:
-    """The newest releases of each of the models, newest first: three queries."""
+def releases_newest(*, models: Collection[str], limit: int) -> dict[str, tuple[ReleaseHead, ...]]:
+    """The newest releases of each of the models, newest first, without their files: three queries."""
     ranked = Window(RowNumber(), partition_by=F("model_id"), order_by=F("number").desc())
-    rows = list(
-        _releases().filter(model__name__in=models).annotate(place=ranked).filter(place__lte=limit).order_by("model__name", "-number")
-    )
-    where, found = _where(rows), defaultdict[str, list[ReleaseView]](list)
-    for row in rows:
-        found[row.model.name].append(_view(row, where))
-    return {model: tuple(views) for model, views in found.items()}
+    ranking = Release.objects.filter(model__name__in=models).annotate(place=ranked).filter(place__lte=limit)
+    recipe = KeyTextTransform("recipe", KeyTransform("release", "spec"))
+    columns = ("pk", "model__name", "number", recipe, "created_at", "created_by", "note", "held_reason")
+    rows = list(ranking.order_by("model__name", "-number").values_list(*columns))
+    where, found = _where([row[0] for row in rows]), defaultdict[str, list[ReleaseHead]](list)
+    for pk, model, number, name, at, by, note, held in rows:
+        found[model].append(ReleaseHead(model, number, name, at, by, note, held, where.get(pk, ())))
+    return {model: tuple(heads) for model, heads in found.items()}
 
 
-def _where(releases: Sequence[Release]) -> dict[int, tuple[str, ...]]:
+def _where(ids: Sequence[int]) -> dict[int, tuple[str, ...]]:
     """Stage names by release: where it is the stable one, or on its way there."""
-    ids = [release.pk for release in releases]
     stable = Stage.objects.filter(release__in=ids).values_list("release_id", "name")
     coming = (
         Rollout.objects.filter(~Q(state__in=Rollout.ENDED), to_release__in=ids)

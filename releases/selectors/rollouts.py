@@ -26,9 +26,9 @@ def rollout_view(*, id: str) -> RolloutView:
     return view_of(row)
 
 
-def view_of(row: Rollout) -> RolloutView:
-    """The view of a row that came with its stage and releases."""
-    state, plan = state_of(row), wire.from_plain(row.plan, StagePlanView)
+def view_of(row: Rollout, state: RolloutState | None = None) -> RolloutView:
+    """The view of a row that came with its stage and releases; `state` where the caller has read it already."""
+    state, plan = state or state_of(row), wire.from_plain(row.plan, StagePlanView)
     return RolloutView(
         id=row.pk,
         stage=str(row.stage),

@@ -404,6 +404,11 @@ def heads(model: str = "", *, broken: bool = False) -> tuple[StageHead, ...]:
     )
 
 
+def bases(found: Sequence[StageHead]) -> dict[str, str]:
+    """What each of the stages has."""
+    return {head.stage: f"{head.model}@{head.release}" for head in found if head.release is not None}
+
+
 def fleet_heads() -> tuple[FleetHead, ...]:
     return tuple(FleetHead(fleet.fleet, fleet.simulated, fleet.nodes, fleet.nodes_silent, fleet.frozen) for fleet in fleets())
 
@@ -452,9 +457,11 @@ def patch_all(patch: Callable[[str, object], object]) -> None:
     patch(f"{pages}.whatif.sizing_ground", ground)
     patch(f"{pages}.whatif.scale_view", scale)
     for module in ("events", "releases"):
-        patch(f"{pages}.{module}.stage_rows", lambda: [view.stage for view in stages()])
-    for module in ("overview", "fleets", "releases"):
+        patch(f"{pages}.{module}.stage_keys", lambda: [view.stage for view in stages()])
+    for module in ("overview", "releases"):
         patch(f"{pages}.{module}.stage_heads", lambda model="", simulated=None: heads(model))
+    patch(f"{pages}.fleets.stage_bases", lambda: bases(heads()))
+    patch(f"{pages}.fleets.unit_releases", lambda: {head.stage: {unit.unit: unit.release for unit in head.units} for head in heads()})
     for module in ("stage", "actions"):
         patch(f"{pages}.{module}.stage_view", one_stage)
     for module in ("stage", "fleets"):
@@ -482,10 +489,11 @@ def patch_later(patch: Callable[[str, object], object]) -> None:
     keys = {view.stage for view in left}
     later = tuple(head for head in heads() if head.stage in keys)
     calm = (replace(later[0], state="steady", sentence=moved.sentence, rollout=None), *later[1:])
-    for module in ("overview", "fleets", "releases"):
+    for module in ("overview", "releases"):
         patch(f"{pages}.{module}.stage_heads", lambda model="", simulated=None: calm)
+    patch(f"{pages}.fleets.stage_bases", lambda: bases(calm))
     for module in ("events", "releases"):
-        patch(f"{pages}.{module}.stage_rows", lambda: [view.stage for view in left])
+        patch(f"{pages}.{module}.stage_keys", lambda: [view.stage for view in left])
     patch(f"{pages}.stage.stage_view", lambda *, stage: next(view for view in stages() if view.stage == "kimi-k2/prod-us"))
     patch(f"{pages}.fleets.fleet_maps", lambda names=None: fleets()[:1])
     for module in ("pages.overview", "pages.events"):

@@ -2,35 +2,61 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from frontend import attention, charts, diffs, evidence, gpumap, spark, words
+from frontend.cells import line, metric_cell
 from frontend.charts import Limit, Line, Mark
-from frontend.pages.overview import line
 from metrics.domain.glance import POINTS, GlanceView, Values
 from tests.integration import page_samples as samples
 
 
+def _points(path: str) -> list[tuple[int, int]]:
+    """Where a line of `spark` goes."""
+    x, y, points = 0, 0, []
+    for letter, numbers in re.findall(r"([Mlh])([-\d ]+)", path):
+        by = [int(number) for number in re.findall(r"-?\d+", numbers)]
+        if letter == "M":
+            x, y = by
+        else:
+            x, y = x + by[0], y + (by[1] if letter == "l" else 0)
+        points.append((x, y))
+    return points
+
+
 def test_the_limit_stands_at_one_height() -> None:
     for limit in (0.06, 1.5, 60.0):
-        assert spark.line([limit, limit], limit) == f"M0.0,{spark.LIMIT_Y}.0 120.0,{spark.LIMIT_Y}.0"
+        assert _points(spark.paths([limit, limit], limit)[0]) == [(0, spark.LIMIT_Y), (1, spark.LIMIT_Y)]
 
 
 def test_a_gap_in_the_figures_is_a_gap_in_the_line() -> None:
-    drawn = spark.draw([0.1, 0.2, None, 0.2, 0.1], [], 1.0, "x")
-    assert drawn.base.count("M") == 2
-    assert drawn.area.count("Z") == 2
+    drawn = spark.draw([None, 0.1, 0.2, None, 0.2, 0.1, None], [], 1.0, "x")
+    assert [x for x, _ in _points(drawn.base)] == [1, 2, 4, 5]
+    assert drawn.base.count("M") == drawn.area.count("z") == 2
     assert not drawn.base_over
+    assert drawn.svg.startswith('<svg class="spark" viewBox="0 0 6 128"')
 
 
 @given(st.lists(st.none() | st.floats(0, 1e6), max_size=50), st.floats(1e-3, 1e3))
-def test_no_line_leaves_its_box(values: list[float | None], limit: float) -> None:
-    path = spark.line(values, limit)
-    points = [pair.partition("h")[0].split(",") for pair in path.replace("M", " ").split()]
-    assert all(0 <= float(x) <= spark.WIDTH and -4 <= float(y) <= spark.HEIGHT for x, y in points)
+def test_a_line_stays_in_its_box_and_goes_through_every_figure(values: list[float | None], limit: float) -> None:
+    points = _points(spark.paths(values, limit)[0])
+    assert all(0 <= x <= max(1, len(values)) and spark.TOP_Y <= y <= spark.HEIGHT for x, y in points)
+    heights = dict(points)
+    for index, value in enumerate(values):
+        if value is not None:
+            meant = spark.HEIGHT - value / limit * (spark.HEIGHT - spark.LIMIT_Y)
+            assert abs(heights[index] - max(spark.TOP_Y, meant)) <= 0.51
+
+
+def test_what_is_typed_is_text_in_a_figure_of_the_table() -> None:
+    (head, *_) = samples.heads()
+    cell = metric_cell(replace(head, stage='<b>"'), GlanceView(), "ttft", "", "")
+    assert "&lt;b&gt;&quot; TTFT p99: no figures now" in cell.html and "<b>?</b>" in cell.html
 
 
 @given(st.floats(0, 1e12), st.floats(2, 1e4))

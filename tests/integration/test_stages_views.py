@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
@@ -9,11 +11,15 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from denvweb.core.errors import NotFoundError
+from fleets.domain.scaling.types import Knob
 from fleets.models import Fleet
+from fleets.selectors import unit_releases
 from fleets.services import unit_set_routable
 from releases.healing import stages_unwell
 from releases.models import Release, Stage
+from releases.selectors.heads import stage_bases, stage_head, stage_heads, stage_keys
 from releases.selectors.stages import preflight_view, stage_view, stages_view
+from releases.services.scaling import stage_scale
 from tests.integration.rollouts_world import STAGE, Demo, make_api
 
 pytestmark = pytest.mark.django_db
@@ -76,6 +82,35 @@ def test_a_stage_under_a_rollout_says_what_it_waits_for() -> None:
     assert view.releases == {"ds-flash@1": 0.9, "ds-flash@2": 0.1}
     assert [step.state for step in view.rollout.plan.steps][:3] == ["done", "now", "planned"]
     assert view.rollout.plan.changed and view.rollout.weight_bp == 1000
+
+
+def test_lists_say_of_a_stage_what_its_own_page_says() -> None:
+    same = ("replicas", "state", "release", "releases", "units_ready", "fleets", "breaches")
+
+    def compare() -> tuple[str, int]:
+        view, head = stage_view(stage=STAGE), stage_head(stage=STAGE)
+        assert [getattr(head, name) for name in same] == [getattr(view, name) for name in same]
+        assert stage_heads() == (replace(head, simulated=True),) and stage_keys() == (STAGE,)
+        for unit, shown in zip(view.units, head.units, strict=True):
+            assert (unit.unit, unit.ready, unit.complete, unit.routable) == (shown.unit, shown.ready, shown.complete, shown.routable)
+        assert unit_releases() == ({STAGE: {unit.unit: unit.release for unit in view.units}} if view.units else {})
+        return head.state, head.replicas
+
+    demo = Demo(domains=4)
+    demo.release(units="{ min: 2, max: 3 }")
+    assert compare() == ("rolling", 2) and stage_bases() == {STAGE: "ds-flash@1"}
+    demo.through(until={"succeeded"})
+    assert compare() == ("steady", 2)
+    stage_scale(stage=STAGE, actor="ada", via="cli", counts={Knob.UNITS: 3})
+    assert compare() == ("degraded", 3), "the numbers in force count, not those that the release starts with"
+    client = Client()
+    client.force_login(User.objects.create_user("eve"))
+    assert "2 / 3" in client.get("/").content.decode()
+    demo.settle()
+    assert compare() == ("steady", 3)
+    demo.release(block=32, units="{ min: 2, max: 3 }")
+    demo.settle()
+    assert compare() == ("rolling", 3) and stage_bases() == {STAGE: "ds-flash@1"}
 
 
 def test_before_the_first_release_a_stage_is_on_its_way() -> None:
