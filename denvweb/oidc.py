@@ -54,7 +54,7 @@ def oidc_from_env() -> OidcConfig | None:
         scopes=scopes,
         groups_claim=env.read("DENV_OIDC_GROUPS_CLAIM", "groups"),
         roles=parse_roles(env.read("DENV_OIDC_ROLES")),
-        domains=tuple(domain.lower().removeprefix("@") for domain in env.read_list("DENV_OIDC_DOMAINS")),
+        domains=tuple(filter(None, (domain.lower().removeprefix("@") for domain in env.read_list("DENV_OIDC_DOMAINS")))),
         link_by_email=env.read_bool("DENV_OIDC_LINK_BY_EMAIL"),
         session_s=int(hours) * 3600,
     )

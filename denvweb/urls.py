@@ -7,6 +7,7 @@ from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularAPIView
 
 from denvweb import health
+from frontend.pages.login import admin_login
 
 handler404 = "denvweb.api.not_found"
 
@@ -21,6 +22,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/v1/", include("metrics.api.urls")),
     path("api/v1/", include("frontend.api.urls")),
     path("", include("fleets.api.program_urls")),
+    path("admin/login/", admin_login),
     path("admin/", admin.site.urls),
     path("", include("frontend.urls")),
 ]

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from django.contrib.auth import views as auth
 from django.urls import URLPattern, path, re_path
 
 from frontend.pages import access, actions, assets, events, fleets, logs, nodes, oidc, overview, recipes, releases, settings, stage, whatif
-from frontend.pages.login import LoginView
+from frontend.pages.login import LoginView, LogoutView
 from frontend.slack.urls import urlpatterns as slack_urlpatterns
 
 urlpatterns: list[URLPattern] = [
     path("", overview.overview, name="overview"),
     path("attention", overview.attention_count, name="attention"),
     path("login", LoginView.as_view(), name="login"),
-    path("logout", auth.LogoutView.as_view(), name="logout"),
+    path("logout", LogoutView.as_view(), name="logout"),
     path("oidc/start", oidc.oidc_start, name="oidc-start"),
     path("oidc/callback", oidc.oidc_callback, name="oidc-callback"),
+    path("oidc/link", oidc.oidc_link, name="oidc-link"),
+    path("oidc/logout", oidc.oidc_logout, name="oidc-logout"),
     path("fleets", fleets.fleets, name="fleets"),
     re_path(r"^fleets/nodes/(?P<name>[^/]+)/(?P<action>cordon|uncordon|drain)$", nodes.node_act, name="node-act"),
     path("fleets/nodes/<str:name>", nodes.node, name="node"),

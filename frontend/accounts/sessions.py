@@ -34,17 +34,24 @@ class SessionView:
     agent: str  # what the browser calls itself
     expires_at: datetime
     current: bool  # the one that asks
+    how: str = ""  # they signed in: `with a password`, `through ...`
 
 
 def session_began(request: HttpRequest, *, how: str) -> None:
-    """Keep in a new session when, from where and with what it began; `how` they signed in is for the journal."""
+    """Keep in a new session when, from where, how and with what it began; the journal has it too."""
     request.session[_FACTS] = {
         "at": timezone.now().isoformat(),
         "address": str(request.META.get("REMOTE_ADDR", "")),
         "agent": request.headers.get("User-Agent", "")[:200],
+        "how": how,
     }
     actor = request.user.get_username()
     event_append(kind="session.began", sentence=f"{actor} signed in {how}", actor=actor, via="ui")
+
+
+def session_how(request: HttpRequest) -> str:
+    """How this browser's person signed in."""
+    return str(request.session.get(_FACTS, {}).get("how", ""))
 
 
 def sessions_of(user: User, *, current_key: str | None = None) -> tuple[SessionView, ...]:
@@ -85,4 +92,5 @@ def _view(session: Session, data: dict[str, Any], current_key: str | None) -> Se
         agent=facts.get("agent", ""),
         expires_at=session.expire_date,
         current=session.session_key == current_key,
+        how=facts.get("how", ""),
     )

@@ -6,8 +6,10 @@ import re
 from collections.abc import Mapping
 
 from django.contrib.auth.models import User
+from django.core import signing
 from django.db import IntegrityError, transaction
 
+from denvweb.core.errors import ConflictError, InvalidError, NotFoundError
 from denvweb.models import Grant
 from denvweb.oidc import OidcConfig, Roles
 from frontend.models import OidcIdentity
@@ -18,6 +20,8 @@ from metrics.services import event_append
 # The journal's words for what no person did; somebody of that name could hide behind them.
 _RESERVED = {"system", "nobody", "alarm", "admin", "root"}
 _NAMES_TRIED = 20
+_LINK_SALT = "denv.oidc.link"
+LINK_GOOD_FOR_S = 600
 
 
 def account_for(identity: Identity, config: OidcConfig) -> User:
@@ -53,7 +57,8 @@ def _account_for(identity: Identity, config: OidcConfig) -> User:
 
 def admitted(identity: Identity, config: OidcConfig) -> bool:
     """Whether somebody is let in by a group, or by the domain of an address that the provider has verified."""
-    return not identity.groups.isdisjoint(config.roles) or identity.email.rpartition("@")[2] in config.domains
+    name, _, domain = identity.email.rpartition("@")
+    return not identity.groups.isdisjoint(config.roles) or (bool(name) and domain in config.domains)
 
 
 def roles_by_groups(groups: frozenset[str], roles: Roles) -> dict[tuple[str, str, str], None]:
@@ -79,6 +84,51 @@ def identity_link(identity: Identity, account: User, *, linked: bool, config: Oi
         via="ui",
         evidence={"issuer": identity.issuer, "subject": identity.subject},
     )
+
+
+def link_token(identity: Identity, account: User) -> str:
+    """Carries a proved identity over to the answer of "is this you?", of this account and for ten minutes."""
+    told = {"issuer": identity.issuer, "subject": identity.subject, "words": identity.words, "account": account.pk}
+    return signing.dumps(told, salt=_LINK_SALT)
+
+
+def link_redeem(token: str, account: User, config: OidcConfig) -> str:
+    """Link it; who it is. InvalidError when it is not whole, too old, or of another account; ConflictError when somebody else has it."""
+    try:
+        told = signing.loads(token, salt=_LINK_SALT, max_age=LINK_GOOD_FOR_S)
+    except signing.BadSignature:
+        told = {}
+    if told.get("account") != account.pk:
+        raise InvalidError("This question is too old, or was put to somebody else. Begin again under Settings.", code="link-bad")
+    identity = Identity(told["issuer"], told["subject"], told["words"])
+    try:
+        with transaction.atomic():
+            identity_link(identity, account, linked=True, config=config)
+    except IntegrityError:
+        if identity_owner(identity) != account:  # this very account: the button was pressed twice
+            raise ConflictError(f"{identity.words} signs in to another account already.", code="already-linked") from None
+    return identity.words
+
+
+def identity_owner(identity: Identity) -> User | None:
+    """The account that somebody signs in to."""
+    known = OidcIdentity.objects.select_related("account").filter(issuer=identity.issuer, subject=identity.subject).first()
+    return known.account if known else None
+
+
+def identity_unlink(*, id: str, account: User) -> None:
+    """They sign in to this account no longer; ConflictError when nobody could sign in to it then."""
+    with transaction.atomic():
+        found = {row.pk: row for row in OidcIdentity.objects.select_for_update().filter(account=account)}
+        row = found.get(int(id)) if id.isascii() and id.isdecimal() else None
+        if row is None:
+            raise NotFoundError("There is no such link.")
+        if len(found) == 1 and not account.has_usable_password():
+            raise ConflictError("You have no password here: without this link you could not sign in again.", code="last-way-in")
+        row.delete()
+        _roles_set(account, {})
+        actor = account.get_username()
+        event_append(kind="account.unlinked", sentence=f"{actor} no longer signs in as {row.words}", actor=actor, via="ui")
 
 
 def _by_email(identity: Identity, config: OidcConfig) -> User | None:

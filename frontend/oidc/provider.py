@@ -54,7 +54,13 @@ def provider_of(config: OidcConfig) -> Provider:
         raise ProviderError(f"{config.name} does not describe itself as a provider: {error.detail}") from error
     if provider.issuer != config.issuer:
         raise ProviderError(f"The provider calls itself {provider.issuer[:200]}; set DENV_OIDC_ISSUER to exactly that.")
-    endpoints = (provider.authorization_endpoint, provider.token_endpoint, provider.jwks_uri, provider.userinfo_endpoint)
+    endpoints = (
+        provider.authorization_endpoint,
+        provider.token_endpoint,
+        provider.jwks_uri,
+        provider.userinfo_endpoint,
+        provider.end_session_endpoint,
+    )
     if not all(is_safe(url) for url in endpoints if url):
         raise ProviderError(f"{config.name} names an endpoint that is not https.")
     _providers[config.issuer] = time.monotonic(), provider

@@ -9,12 +9,14 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth import views
 from django.contrib.auth.forms import AuthenticationForm
+from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render, resolve_url
 
 from denvweb.throttle import take
-from frontend.accounts.sessions import session_began
-from metrics.services import refusal_append
+from frontend.accounts.sessions import session_began, session_how
+from metrics.services import event_append, refusal_append
 
 
 class LoginView(views.LoginView):
@@ -30,7 +32,7 @@ class LoginView(views.LoginView):
 
     def get_context_data(self, **more: Any) -> dict[str, Any]:
         """With the provider's button, if there is one."""
-        return super().get_context_data(oidc=settings.OIDC, **more)
+        return super().get_context_data(oidc=settings.OIDC, signed_out="signed_out" in self.request.GET, **more)
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
         """Signed in; the session notes where that was."""
@@ -43,6 +45,25 @@ class LoginView(views.LoginView):
         name = _name(self.request)
         refusal_append(what="to log in", code="login-failed", detail="name and password do not fit", actor=name or "nobody", via="ui")
         return super().form_invalid(form)
+
+
+class LogoutView(views.LogoutView):
+    """Out of denv; whoever came through the provider may be signed in there still, and is told so."""
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Ends the session, which the journal has."""
+        actor, through = request.user.get_username(), session_how(request).startswith("through ")
+        response = super().post(request, *args, **kwargs)
+        if actor:
+            event_append(kind="session.ended", sentence=f"{actor} signed out", actor=actor, via="ui")
+        return redirect(f"{resolve_url(settings.LOGIN_URL)}?signed_out") if through and settings.OIDC else response
+
+
+def admin_login(request: HttpRequest) -> HttpResponse:
+    """The administration's own way in, which knows no limit and no provider, is this one."""
+    if request.user.is_authenticated:
+        raise PermissionDenied("The administration is for staff.")
+    return redirect_to_login(request.GET.get("next", "/admin/"))
 
 
 def _name(request: HttpRequest) -> str:

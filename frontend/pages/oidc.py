@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import logging
 import math
+from typing import cast
+from urllib.parse import urlencode
 
 from django.conf import settings
 from django.contrib import auth
+from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, resolve_url
 from django.utils.http import url_has_allowed_host_and_scheme
-from django.views.decorators.http import require_safe
+from django.views.decorators.http import require_POST, require_safe
 
 from denvweb.oidc import OidcConfig
 from frontend.accounts.sessions import session_began
 from frontend.oidc import flow as flows
+from frontend.oidc.claims import Identity
 from frontend.oidc.errors import ProviderError, SignInRefusedError
-from frontend.oidc.people import account_for
+from frontend.oidc.people import account_for, identity_owner, link_redeem, link_token
 from frontend.oidc.provider import provider_of
+from frontend.pages.base import PageRequest, attempt, page, person, whole
 from frontend.pages.login import login_page, login_wait_s
 from metrics.services import refusal_append
 
@@ -38,8 +43,6 @@ def oidc_start(request: HttpRequest) -> HttpResponse:
     asked = request.GET.get("next", "")
     fits = url_has_allowed_host_and_scheme(asked, allowed_hosts={request.get_host()}, require_https=request.is_secure())
     flow = flows.begin(asked if fits else resolve_url(settings.LOGIN_REDIRECT_URL))
-    if request.user.is_authenticated:
-        return HttpResponseRedirect(flow.next)
     if wait_s := login_wait_s(request, ""):
         return login_page(request, wait_s=math.ceil(wait_s), status=429)
     try:
@@ -66,7 +69,10 @@ def oidc_callback(request: HttpRequest) -> HttpResponse:
 def _finish(request: HttpRequest, config: OidcConfig) -> HttpResponse:
     try:
         flow = flows.flow_of(request)
-        account = account_for(flows.finish(flow, request.GET.dict(), config), config)
+        identity = flows.finish(flow, request.GET.dict(), config)
+        if isinstance(request.user, User):
+            return _is_it_you(request, identity, request.user, config) or redirect(flow.next)
+        account = account_for(identity, config)
     except ProviderError as error:
         return _away(request, error)
     except SignInRefusedError as error:
@@ -76,6 +82,48 @@ def _finish(request: HttpRequest, config: OidcConfig) -> HttpResponse:
     request.session.set_expiry(config.session_s)
     session_began(request, how=f"through {config.name}")
     return redirect(flow.next)
+
+
+def _is_it_you(request: HttpRequest, identity: Identity, account: User, config: OidcConfig) -> HttpResponse | None:
+    """Somebody signed in wants this way in too. Asked, since another site can bring a browser here; None where it is theirs already."""
+    if identity_owner(identity) == account:
+        return None
+    context = {
+        "title": f"Link {config.name}",
+        "section": "settings",
+        "identity": identity,
+        "oidc": config,
+        "token": link_token(identity, account),
+    }
+    return whole(cast(PageRequest, request), "oidc_link", context)
+
+
+@require_POST
+@page
+def oidc_link(request: PageRequest) -> HttpResponse:
+    """Yes, it is."""
+    config = _config()
+    attempt(
+        request,
+        lambda: link_redeem(request.POST.get("t", ""), person(request), config),
+        done=f"You can sign in with {config.name} from now on.",
+        refused="Not linked",
+    )
+    return redirect("settings")
+
+
+@require_safe
+def oidc_logout(request: HttpRequest) -> HttpResponse:
+    """On to the provider's own way out (OpenID Connect RP-Initiated Logout 1.0), for whoever asks for it after denv's."""
+    config = _config()
+    try:
+        end = provider_of(config).end_session_endpoint
+    except ProviderError as error:
+        return _away(request, error)
+    if not end:
+        raise Http404("The provider has no such page.")
+    asked = {"client_id": config.client_id, "post_logout_redirect_uri": f"{settings.PUBLIC_URL}{resolve_url('login')}"}
+    return HttpResponseRedirect(f"{end}{'&' if '?' in end else '?'}{urlencode(asked)}")
 
 
 def _away(request: HttpRequest, error: ProviderError) -> HttpResponse:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from functools import cache
 from zoneinfo import available_timezones
 
+from django.conf import settings as django_settings
 from django.http import Http404, HttpResponse, QueryDict
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -17,7 +18,8 @@ from denvweb.access import seen_by
 from denvweb.core.errors import ForbiddenError, InvalidError
 from frontend.accounts.sessions import session_end, sessions_of
 from frontend.accounts.tokens import token_make, token_revoke, tokens_of
-from frontend.models import SlackApp, SlackUser
+from frontend.models import OidcIdentity, SlackApp, SlackUser
+from frontend.oidc.people import identity_unlink
 from frontend.pages.base import PageRequest, actor, attempt, page, person, show
 from frontend.slack.people import Caller, unlink
 from metrics.selectors import channels_view
@@ -50,6 +52,8 @@ def settings(request: PageRequest) -> HttpResponse:
             "tokens": tokens_of(user),
             "sessions": sessions_of(user, current_key=request.session.session_key),
             "shown_once": None if request.htmx else request.session.pop(_SHOWN_ONCE, None),
+            "oidc": django_settings.OIDC,
+            "identities": OidcIdentity.objects.filter(account=user).order_by("pk"),
             "linked": linked,
             "slack": SlackApp.objects.first(),
             "channels": channels_view() if user.is_superuser else None,
@@ -152,6 +156,10 @@ ACTS: dict[str, tuple[_Act, str]] = {
     "channel-switch": (_channel_switch, "Done."),
     "channel-delete": (_channel_delete, "It is removed."),
     "slack-unlink": (_slack_unlink, "That Slack account is nobody here any more."),
+    "oidc-unlink": (
+        lambda request, form: identity_unlink(id=form.get("id", ""), account=person(request)),
+        "You sign in that way no longer.",
+    ),
     "freeze-make": (_freeze_make, "The freeze window is set. Rollbacks are exempt from it."),
     "freeze-delete": (_freeze_delete, "The freeze window is removed; what it held goes on."),
 }

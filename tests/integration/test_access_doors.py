@@ -35,6 +35,15 @@ def test_passwords_cannot_be_guessed_by_the_dozen(client: Client) -> None:
     assert failed.count() == 10 and {row.actor for row in failed} == {"ann"} and "guess" not in failed[0].sentence
 
 
+def test_the_administration_has_no_door_of_its_own(client: Client) -> None:
+    assert client.get("/admin/", follow=True).redirect_chain[-1][0] == "/login?next=/admin/"
+    User.objects.create_superuser("root", password="a long password")
+    assert client.post("/admin/login/", {"username": "root", "password": "a long password"}).status_code == 302
+    assert "sessionid" not in client.cookies
+    client.force_login(User.objects.create_user("ann"))
+    assert client.get("/admin/", follow=True).status_code == 403
+
+
 def test_a_token_in_an_address_opens_nothing(client: Client) -> None:
     token = token_create(user=User.objects.create_superuser("root"))
     for name in ("token", "access_token", "Authorization"):

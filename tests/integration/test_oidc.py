@@ -94,7 +94,7 @@ def test_the_session_is_listed_and_revoked_as_others(provider: Provider) -> None
     assert User.objects.count() == OidcIdentity.objects.count() == 1
     page = here.get("/settings").content.decode()
     ids = re.findall(r'action="/settings/session-end".*?name="id" value="(\w+)"', page, re.DOTALL)
-    assert "Phone/1.0" in page and len(ids) == 1
+    assert "Phone/1.0" in page and "through Example" in page and len(ids) == 1
     here.post("/settings/session-end", {"id": ids[0]})
     assert there.get("/").status_code == 302 and here.get("/").status_code == 200
     here.post("/logout")
@@ -189,6 +189,59 @@ def test_who_was_linked_keeps_coming_in_without_a_group(provider: Provider, sett
         provider.person |= {"email": email}
         assert come_back(Client()).status_code == 302
     assert User.objects.count() == 1
+
+
+def link(client: Client) -> str:
+    """The question that somebody who has signed in with a password is asked, with its token."""
+    page = client.get(back_from(client.get("/oidc/start?next=/settings")["Location"])).content.decode()
+    found = re.search(r'name="t" value="([^"]+)"', page)
+    assert found is not None and "Is ann@example.com you?" in page
+    return found[1]
+
+
+def test_an_account_is_linked_by_hand_and_asked_first(provider: Provider) -> None:
+    root, eve = Client(), Client()
+    root.force_login(User.objects.create_superuser("root", password="a long password"))
+    eve.force_login(User.objects.create_user("eve"))
+    provider.person |= {"groups": []}
+    token = link(root)
+    assert not OidcIdentity.objects.exists(), "another site can bring a browser to the question, and no further"
+    for client, told in ((eve, token), (root, token + "x"), (root, "")):
+        assert b"Not linked" in client.post("/oidc/link", {"t": told}, follow=True).content
+    assert b"from now on" in root.post("/oidc/link", {"t": token}, follow=True).content
+    assert b"from now on" in root.post("/oidc/link", {"t": token}, follow=True).content, "pressed twice"
+    fresh = Client()
+    come_back(fresh)
+    assert fresh.get("/api/v1/me").json()["username"] == "root"
+    assert root.get(back_from(root.get("/oidc/start?next=/settings")["Location"]))["Location"] == "/settings", "nothing to ask"
+    told = link(eve)
+    assert b"signs in to another account already" in eve.post("/oidc/link", {"t": told}, follow=True).content
+    assert [code for code, _ in refusals()] == ["link-bad", "link-bad", "link-bad", "already-linked"]
+    row = str(OidcIdentity.objects.get().pk)
+    assert eve.post("/settings/oidc-unlink", {"id": row}).status_code == 404
+    assert b"no longer" in root.post("/settings/oidc-unlink", {"id": row}, follow=True).content
+    denied_again = come_back(Client())
+    assert denied_again.status_code == 403 and not OidcIdentity.objects.exists()
+
+
+def test_the_only_way_in_is_not_unlinked(provider: Provider, client: Client) -> None:
+    come_back(client)
+    page = client.post("/settings/oidc-unlink", {"id": str(OidcIdentity.objects.get().pk)}, follow=True).content
+    assert b"You have no password here" in page and OidcIdentity.objects.exists()
+    assert refusals() == [("last-way-in", "ann")]
+
+
+def test_who_signs_out_is_told_that_the_provider_goes_on(provider: Provider, client: Client) -> None:
+    come_back(client)
+    page = client.post("/logout", follow=True).content.decode()
+    assert 'href="/oidc/logout">Sign out of Example too<' in page and client.get("/").status_code == 302
+    away = urlsplit(client.get("/oidc/logout")["Location"])
+    assert away.path == "/logout" and parse_qs(away.query) == {
+        "client_id": [CLIENT],
+        "post_logout_redirect_uri": ["http://127.0.0.1:8080/login"],
+    }
+    assert Event.objects.latest("seq").sentence == "ann signed out"
+    assert "Sign out of" not in client.get("/login").content.decode()
 
 
 # ---- who does not come in ----
