@@ -25,7 +25,7 @@ from fleets.router.families import Family, families
 from fleets.router.gauges import Gauges
 from fleets.router.heads import Headers, RequestHead, RequestHeads
 from fleets.router.job import Job
-from fleets.router.openai import GENERATE_PATHS, error_body
+from fleets.router.openai import GENERATE_PATHS, NOT_STORED, RESPONSES_PATH, error_body
 from fleets.router.pipeline import Pipeline
 from fleets.router.policy import Stage
 from fleets.router.prefix import PrefixIndex
@@ -121,6 +121,8 @@ class App:
         self.failures["request"] = self.failures.get("request", 0) + 1
 
     def _page(self, path: str, method: bytes, accept: bytes) -> tuple[int, bytes, Headers]:
+        if path.startswith(f"{RESPONSES_PATH}/"):
+            return 404, error_body(NOT_STORED, kind="invalid_request_error", code="not_stored"), _JSON
         if path in GENERATE_PATHS or method not in (b"GET", b"HEAD"):
             status = 405 if path in GENERATE_PATHS or path in ("/health", "/ready", "/metrics", "/v1/models") else 404
             return (

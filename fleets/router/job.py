@@ -23,6 +23,7 @@ from fleets.router.openai import Ask
 from fleets.router.paired import Paired
 from fleets.router.policy import Choice, ReplicaState
 from fleets.router.relay import Relay, whole_answer
+from fleets.router.responses import ResponsesRelay
 from fleets.router.services import Services
 from fleets.router.taker import Leg, LegError, LegFailure, Taker
 from fleets.router.telemetry import Series, now
@@ -200,7 +201,8 @@ class Job(Paired):
     def _begin(self, head: AnswerHead, connection: Connection) -> Relay:
         self.status = 200
         client = self.client
-        self._relay = Relay(client, self, self, wants_usage=self.ask.wants_usage)
+        kind = ResponsesRelay if self.ask.responds else Relay
+        self._relay = kind(client, self, self, wants_usage=self.ask.wants_usage)
         client.feed_from(connection)
         client.begin(self._shown(head))
         return self._relay

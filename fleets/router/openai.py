@@ -11,8 +11,11 @@ import orjson
 
 from denvweb.core.errors import InvalidError
 
-EMBEDDINGS_PATH = "/v1/embeddings"  # of aggregated stages alone: there is nothing to hand over
-GENERATE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", EMBEDDINGS_PATH})
+EMBEDDINGS_PATH = "/v1/embeddings"  # these two are of aggregated pools alone: there is nothing to hand over
+RESPONSES_PATH = "/v1/responses"
+GENERATE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", EMBEDDINGS_PATH, RESPONSES_PATH})
+# What engines would have to keep for a next request, and each for itself. Its cure is the same for all.
+NOT_STORED = "answers are not stored here, for any engine may get the next request: send the whole conversation in `input`"
 
 _ADDRESS = re.compile(r"(?:https?://)?(?:\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-fA-F:]+\]|localhost)(?::\d+)?[^\s\"']*|https?://[^\s\"']+")
 # What only a router may say: a client's own would let it point an engine at any address, or at another's KV.
@@ -30,14 +33,17 @@ _REMOTE_DECODE = {
 class Ask:
     """A generation request: its parsed body, and the bytes that came. The prompt is rendered when it is looked at."""
 
-    __slots__ = ("_prompt", "body", "chat", "embeds", "exact_tokens", "fields", "model", "prompts", "samples", "stream", "wants_usage")
+    __slots__ = (
+        "_prompt", "body", "chat", "exact_tokens", "fields", "model", "prompts", "responds", "samples", "stream", "wants_usage", "whole",
+    )  # fmt: skip
 
     def __init__(self, body: bytes, fields: dict[str, Any], model: str, *, chat: bool) -> None:
         self.body = body
         self.fields = fields
         self.model = model
         self.chat = chat
-        self.embeds = False
+        self.whole = False  # for an aggregated pool alone
+        self.responds = False  # in the shapes of `/v1/responses`
         self.exact_tokens: int | None = None  # known when the client sent token ids
         self.prompts = 1  # of a batch
         self.samples = 1
@@ -50,7 +56,8 @@ class Ask:
     def prompt(self) -> bytes:
         """Rendered: what the prefix index hashes."""
         if self._prompt is None:
-            self._prompt = _chat_prompt(self.fields) if self.chat else _plain_prompt(self.fields)
+            render = _chat_prompt if self.chat else _responses_prompt if self.responds else _plain_prompt
+            self._prompt = render(self.fields)
         return self._prompt
 
 
@@ -70,8 +77,11 @@ def parse(path: str, body: bytes) -> Ask:
     if chat:
         _check_messages(fields.get("messages"))
     elif path == EMBEDDINGS_PATH:
-        ask.embeds, ask.stream = True, False
+        ask.whole, ask.stream = True, False
         _check_prompt(ask, fields.get("input"), "input")
+    elif path == RESPONSES_PATH:
+        ask.whole = ask.responds = ask.wants_usage = True  # its last event has the usage anyhow
+        _check_responses(fields)
     else:
         _check_prompt(ask, fields.get("prompt"), "prompt")
     if "n" in fields or "best_of" in fields:
@@ -85,6 +95,15 @@ def _check_messages(messages: object) -> None:
     for message in messages:
         if not isinstance(message, dict):
             raise InvalidError("each of `messages` must be an object", code="messages_invalid")
+
+
+def _check_responses(fields: Mapping[str, Any]) -> None:
+    given = fields.get("input")
+    if not isinstance(given, str) and not (isinstance(given, list) and given and all(isinstance(item, dict) for item in given)):
+        raise InvalidError("`input` must be a text or a list of items", code="input_missing")
+    for name in ("previous_response_id", "background"):
+        if fields.get(name):
+            raise InvalidError(f"`{name}` is not served: {NOT_STORED}", code="not_stored")
 
 
 def _check_prompt(ask: Ask, prompt: object, name: str) -> None:
@@ -112,6 +131,17 @@ def _chat_prompt(fields: dict[str, Any]) -> bytes:
         parts.append(content if type(content) is str else _text(content))
         if message.get("tool_calls"):
             parts.append(orjson.dumps(message["tool_calls"]).decode())
+    head = orjson.dumps(fields["tools"]) if fields.get("tools") else b""
+    return head + "\n".join(parts).encode("utf-8", "surrogatepass")
+
+
+def _responses_prompt(fields: dict[str, Any]) -> bytes:
+    given = fields["input"]
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    parts = [str(fields.get("instructions") or "")]
+    for item in items:
+        known = item.get("content")
+        parts += [str(item.get("role", "")), _text(known) if known is not None else orjson.dumps(item).decode()]  # else a tool's, say
     head = orjson.dumps(fields["tools"]) if fields.get("tools") else b""
     return head + "\n".join(parts).encode("utf-8", "surrogatepass")
 
@@ -218,9 +248,11 @@ def usage_of(answer: Mapping[str, Any]) -> Usage | None:
     usage = answer.get("usage")
     if type(usage) is not dict:
         return None
-    details = usage.get("prompt_tokens_details")
+    if "input_tokens" in usage:  # the words of `/v1/responses`
+        details, prompt, completion = usage.get("input_tokens_details"), usage["input_tokens"], usage.get("output_tokens")
+    else:
+        details, prompt, completion = usage.get("prompt_tokens_details"), usage.get("prompt_tokens"), usage.get("completion_tokens")
     cached = details.get("cached_tokens") if type(details) is dict else None
-    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
     return Usage(
         prompt if type(prompt) is int else 0, completion if type(completion) is int else 0, cached if type(cached) is int else None
     )
@@ -238,6 +270,13 @@ def json_object(data: bytes) -> dict[str, Any] | None:
 def error_body(message: str, *, kind: str, code: str, param: str | None = None) -> bytes:
     """OpenAI's error object."""
     return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
+
+
+def error_event(message: str, *, code: str, named: bool) -> bytes:
+    """The last event of a stream that ended early; `named` as `/v1/responses` has them."""
+    if named:
+        return b"event: error\ndata: %b\n\n" % orjson.dumps({"type": "error", "code": code, "message": message, "param": None})
+    return b"data: %b\n\n" % error_body(message, kind="server_error", code=code)
 
 
 def without_addresses(text: str) -> str:

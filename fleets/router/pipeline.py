@@ -60,8 +60,11 @@ class Pipeline:
             table = self._stage.table
             if table is not None and ask.model != table.model:
                 raise InvalidError(f"the model `{ask.model}` does not exist here; this is `{table.model}`", code="model_not_found")
-            if ask.embeds and self._stage.hands_over:
-                raise InvalidError("this stage has prefill and decode apart: it says tokens, and embeds nothing", code="not_served")
+            if ask.whole and self._stage.apart and not self._stage.has_whole:
+                cure = "ask /v1/chat/completions" if ask.responds else "ask a stage with `topology: { mode: aggregated }`"
+                raise InvalidError(
+                    f"this stage has prefill and decode apart, and {head.path} needs a pool of both; {cure}", code="not_served"
+                )
             if caller is not None:
                 callers.enter(caller)
         except InvalidError as error:
@@ -77,6 +80,8 @@ class Pipeline:
             job.leg_id = b"%b\r\ntraceparent: %b" % (request_id, self.tracer.begin(job))
         job.session_point = head.session[1] if head.session is not None else self._session_point(head)
         job.pin, job.only = pin, only
+        if ask.whole:
+            job.avoid = self._stage.apart
         self.jobs.add(job)
         try:
             job.start()

@@ -226,7 +226,8 @@ class Stage:
         self._seq = 0
         self.inflight: dict[str, int] = {}  # by release
         self.indexed = False
-        self.hands_over = False  # whether any unit has prefill and decode apart
+        self.apart = _NONE  # replicas of units that have prefill and decode apart
+        self.has_whole = False  # whether any unit has not
 
     @property
     def weights(self) -> Mapping[str, int]:
@@ -256,7 +257,8 @@ class Stage:
         for gone in self.replicas.keys() - replicas.keys():
             self.index.forget(gone)
         self.units, self.replicas = units, replicas
-        self.hands_over = any(unit.decodes and not unit.aggregated for unit in units.values())
+        self.has_whole = any(unit.aggregated for unit in units.values())
+        self.apart = frozenset(item.replica for unit in units.values() if not unit.aggregated for item in unit.spec.replicas)
         self.indexed = len(replicas) > 1  # else nothing depends on who holds what
         self._by_release = {}
         for unit in units.values():

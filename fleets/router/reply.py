@@ -64,8 +64,7 @@ class Reply(Trace, ABC):
 
     def _cut(self, why: str) -> None:
         self.error = "stream-cut"
-        body = openai.error_body(f"the answer ended early: {why}", kind="server_error", code="stream_cut")
-        self.client.write(b"data: " + body + b"\n\n")
+        self.client.write(openai.error_event(f"the answer ended early: {why}", code="stream_cut", named=self.ask.responds))
         self.client.end()
         self._end()
 
