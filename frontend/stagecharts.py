@@ -9,27 +9,11 @@ from datetime import datetime, timedelta
 from frontend import charts, goodputchart, tailchart, words
 from frontend.charts import Chart, Key, Limit, Line, Mark, Say, Values, newest, rounded
 from frontend.pages.overview import two_releases
+from frontend.timerange import TimeRange
 from metrics.domain.views import FrameView
 from metrics.selectors import events_view, frames_view
 from releases.domain.views import StageHead
 
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A time range of the page."""
-
-    minutes: int
-    text: str
-    step_s: float
-    every_ms: int  # how often the page asks again
-
-
-SPANS = (
-    Span(15, "15 min", 10, 2000),
-    Span(60, "1 h", 30, 2000),
-    Span(360, "6 h", 120, 15_000),
-    Span(1440, "24 h", 600, 60_000),
-)
 PHASES = tuple((f"phase.{phase}", text, colour) for phase, text, colour in tailchart.RAMP)
 ERRORS = (  # what a client sees, and the router's classes behind it
     ("queue full, 429", ("errors.queue-full",)),
@@ -60,25 +44,30 @@ TITLES = {
 _BIG = ("ttft", "itl")
 
 
-def span_of(text: str) -> Span:
-    """The range that the address names; 15 minutes when it names none."""
-    return next((span for span in SPANS if str(span.minutes) == text), SPANS[0])
-
-
 def stubs() -> list[Chart]:
     """Empty places for a refresh, which leaves the drawn charts alone."""
     return [Chart(name, title, Say(""), (), big=name in _BIG) for name, title in TITLES.items()]
 
 
-def marks(stage: str, span: Span, now: datetime) -> tuple[Mark, ...]:
+def marks(stage: str, seen: TimeRange) -> tuple[Mark, ...]:
     """The newest events of rollouts and alarms in the range, lettered in the order they came."""
-    since = now - timedelta(minutes=span.minutes)
-    events = [event for event in events_view(stage=stage, limit=60) if event.at >= since and event.kind.startswith(_MARK_KINDS)]
+    events = [
+        event for event in events_view(stage=stage, limit=60, since=seen.since, until=seen.until) if event.kind.startswith(_MARK_KINDS)
+    ]
     oldest_first = list(reversed(events[:_MARKS_MAX]))
     return tuple(Mark(chr(ord("A") + index), event.at, event.sentence) for index, event in enumerate(oldest_first))
 
 
-def build(stage: StageHead, span: Span, drawn: Sequence[Mark], now: datetime) -> list[Chart]:
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The charts, and from when to when their axis goes."""
+
+    charts: list[Chart]
+    since: datetime
+    until: datetime
+
+
+def build(stage: StageHead, seen: TimeRange, drawn: Sequence[Mark]) -> Built:
     """All charts of the page, from one read of the figures."""
     names = (*(name for name, _, _ in PHASES), "requests", "errors", *(name for _, classes in ERRORS for name in classes), "local_ratio")
     groups = {
@@ -86,9 +75,9 @@ def build(stage: StageHead, span: Span, drawn: Sequence[Mark], now: datetime) ->
         "total": names,
         "unit": ("gauge.prefill_queue", "gauge.kv_use"),
     }
-    frames = frames_view(stage=stage.stage, names=groups, span_s=span.minutes * 60.0, step_s=span.step_s, now=now)
+    frames = frames_view(stage=stage.stage, names=groups, span_s=seen.span_s, step_s=seen.step_s, now=seen.end)
     frame, total, by_unit = (frames[by] for by in groups)
-    since, releases = _since(total), _release_order(stage, frame)
+    releases = _release_order(stage, frame)
     built = [
         _latency(stage, frame, drawn, "ttft"),
         _latency(stage, frame, drawn, "itl"),
@@ -102,12 +91,20 @@ def build(stage: StageHead, span: Span, drawn: Sequence[Mark], now: datetime) ->
         _requests(stage, frame, drawn),
         goodputchart.build(frame, releases, stage.limits, drawn, _past(stage, releases)),
     ]
+    since, until = _axis_of(seen, total)
     for chart in built:
-        if chart.figure and since:
+        if chart.figure:
             axis = chart.figure["layout"]["xaxis"]
-            axis["range"][0] = charts.iso(since)
-            axis["tickformat"] = "%H:%M:%S" if total.at[-1] - since < _SECONDS_UNDER else "%H:%M"
-    return built
+            axis["range"] = [charts.iso(since), charts.iso(until)]
+            axis["tickformat"] = "%H:%M:%S" if until - since < _SECONDS_UNDER else "%H:%M"
+    return Built(built, since, until)
+
+
+def _axis_of(seen: TimeRange, total: FrameView) -> tuple[datetime, datetime]:
+    """From when to when all charts are drawn: a range that stands still is as it was asked for."""
+    if not seen.preset or not total.at:
+        return seen.since, seen.until
+    return _since(total) or total.at[0], total.at[-1]
 
 
 def _since(frame: FrameView) -> datetime | None:

@@ -14,7 +14,7 @@ from denvweb.access import Action, access_stage, actions_of
 from denvweb.core import units
 from fleets.domain.views import FleetMap, UnitView
 from fleets.selectors import fleet_maps, units_view
-from frontend import charts, evidence, gpumap, stagecharts, unitpic, words
+from frontend import charts, evidence, gpumap, stagecharts, timerange, unitpic, words
 from frontend.gpumap import Tenant
 from frontend.pages.assets import plotly_version
 from frontend.pages.base import PageRequest, page, show, whole
@@ -165,8 +165,9 @@ def stage(request: PageRequest, model: str, name: str) -> HttpResponse:
             "title": view.stage,
             "section": "overview",
             "now": now,
-            "span": stagecharts.span_of(request.GET.get("range", "")),
-            "spans": stagecharts.SPANS,
+            "range": (seen := timerange.of(request.GET.dict(), now)),
+            "links": timerange.links(seen, now),
+            "presets": timerange.PRESETS,
             "plotly_version": plotly_version(),
             "charts": stagecharts.stubs(),
             **_living(view, now, actions_of(request.user, model)),
@@ -178,12 +179,21 @@ def stage(request: PageRequest, model: str, name: str) -> HttpResponse:
 @page
 def stage_charts(request: PageRequest, model: str, name: str) -> HttpResponse:
     """The figures alone, for the page's script, and the events that are drawn on them."""
-    now, span = datetime.now(UTC), stagecharts.span_of(request.GET.get("range", ""))
+    now = datetime.now(UTC)
+    seen = timerange.of(request.GET.dict(), now)
     access_stage(request.user, f"{model}/{name}")
     head = stage_head(stage=f"{model}/{name}")
-    marks = stagecharts.marks(head.stage, span, now)
+    marks = stagecharts.marks(head.stage, seen)
+    built = stagecharts.build(head, seen, marks)
     shown = [{"letter": mark.letter, "at": mark.at.strftime("%H:%M:%S"), "text": mark.text} for mark in marks]
-    return JsonResponse({"charts": charts.plain(stagecharts.build(head, span, marks, now)), "marks": shown})
+    bar = {
+        "query": seen.query,
+        "text": seen.text,
+        "every_ms": seen.every_ms,
+        "pin": timerange.pin(built.since, built.until),
+        "links": timerange.links(seen, now),
+    }
+    return JsonResponse({"charts": charts.plain(built.charts), "marks": shown, "range": bar})
 
 
 @require_safe

@@ -8,6 +8,7 @@ row 5. A follower that went on from 6 would never see 5. So following stops at a
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime
 
 from django.db import connection
 
@@ -47,10 +48,13 @@ def events_view(
     actor: str = "",
     via: str = "",
     text: str = "",
+    since: datetime | None = None,
+    until: datetime | None = None,
 ) -> tuple[EventView, ...]:
     """The newest events, newest first; `before` is the number of the last one of the page before, `models` those that may be seen.
 
-    With `kind` only those whose kind begins so, such as `scale.`; with `text` those whose sentence has it, in whatever case.
+    With `kind` only those whose kind begins so, such as `scale.`; with `text` those whose sentence has it, in whatever case;
+    with `since` and `until` those of that time.
     """
     asked = {"stage": stage, "model": model, "fleet": fleet, "rollout": rollout, "actor": actor, "via": via, "sentence__icontains": text}
     wanted = {name: value for name, value in asked.items() if value}
@@ -61,6 +65,10 @@ def events_view(
         events = events.filter(model__in=models)
     if kind:
         events = events.filter(kind__startswith=kind)
+    if since is not None:
+        events = events.filter(at__gte=since)
+    if until is not None:
+        events = events.filter(at__lte=until)
     if before is not None:
         events = events.filter(seq__lt=before)
     return tuple(event_view(event) for event in events[:limit])

@@ -216,3 +216,28 @@ def test_tiles_of_a_large_fleet_are_one_tab_stop(browser: Browser, live_server: 
     assert "free" in browser.find("[data-tile-info]").text
     refresh(browser)
     assert browser.run("return document.activeElement === document.querySelectorAll('.tile')[1]")
+
+
+def test_the_range_of_all_charts_is_in_the_address(browser: Browser, live_server: LiveServer) -> None:
+    browser.driver.get(live_server.url + STAGE)
+    axes = "return [...new Set([...document.querySelectorAll('.plot')].map((p) => JSON.stringify(p._fullLayout?.xaxis.range)))]"
+    address = "return location.search"
+    browser.wait(lambda: browser.run("return document.querySelectorAll('.plot .main-svg').length") > 20)
+    first = browser.find("#plot-itl .nsewdrag")
+    ActionChains(browser.driver).move_to_element_with_offset(first, -100, 0).click_and_hold().move_by_offset(150, 0).release().perform()
+    browser.wait(lambda: str(browser.run(address)).startswith("?from="))
+    zoomed = browser.run(address)
+    browser.wait(lambda: browser.find("#sg-range").text.endswith("standing still") and len(browser.run(axes)) == 1)
+    seen = browser.run(axes)
+    browser.driver.get(browser.run("return location.href"))  # whoever opens the link sees the same picture
+    browser.wait(lambda: browser.run(axes) == seen)
+    assert browser.run(address) == zoomed
+    hour = browser.find('[data-range="range=1h"]')
+    hour.send_keys(Keys.ENTER)
+    browser.wait(lambda: browser.run(address) == "?range=1h" and browser.find("#sg-range").text == "" and browser.run(axes) != seen)
+    assert hour.get_attribute("aria-current") == "true"
+    browser.find("button[data-live]").click()
+    assert str(browser.run(address)).startswith("?from=")  # paused: it stands still
+    browser.find("button[data-live]").click()
+    assert browser.run(address) == "?range=1h"
+    assert browser.complaints() == []

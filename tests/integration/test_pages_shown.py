@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from urllib.parse import parse_qs
 
 import pytest
 from django.contrib.auth.models import User
@@ -111,7 +112,8 @@ def test_evidence_is_said_in_odds(person: Client) -> None:
 
 def test_the_stage_carries_its_figures_and_its_range(person: Client) -> None:
     text = person.get("/stages/ds-flash/prod-us?range=60").content.decode()
-    assert '<a href="?range=60" aria-current="true">1 h</a>' in text
+    assert '<a href="?range=1h" data-range="range=1h" aria-current="true">1 h</a>' in text
+    assert 'data-charts="/stages/ds-flash/prod-us/charts?range=1h" data-every="2000"' in text
     figures = person.get("/stages/ds-flash/prod-us/charts?range=60").json()["charts"]
     assert [chart["id"] for chart in figures] == [
         *("ttft", "itl", "tail", "phases", "errors", "queue", "kv", "transfer", "share", "requests", "goodput")
@@ -127,6 +129,19 @@ def test_the_stage_carries_its_figures_and_its_range(person: Client) -> None:
     itl = next(chart for chart in figures if chart["id"] == "itl")
     assert itl["say"]["tone"] == "bad"
     assert "#" not in json.dumps([trace["line"] for trace in itl["figure"]["data"]])
+
+
+def test_a_link_to_a_range_shows_the_same_picture_whoever_opens_it(person: Client) -> None:
+    pinned = person.get("/stages/ds-flash/prod-us/charts?range=15m").json()["range"]["pin"]
+    text = person.get(f"/stages/ds-flash/prod-us?{pinned}").content.decode()
+    assert f'charts?{pinned.replace("&", "&amp;")}" data-every="0"' in text and "standing still" in text
+    answer = person.get(f"/stages/ds-flash/prod-us/charts?{pinned}").json()
+    asked = parse_qs(pinned)
+    ranges = {tuple(chart["figure"]["layout"]["xaxis"]["range"]) for chart in answer["charts"]}
+    assert ranges == {(asked["from"][0], asked["to"][0])}  # one axis for all
+    assert (answer["range"]["query"], answer["range"]["every_ms"]) == (pinned, 0)
+    for way in answer["range"]["links"].values():
+        assert person.get(f"/stages/ds-flash/prod-us/charts?{way}").json()["range"]["query"] == way
 
 
 def test_a_first_release_says_what_rolling_back_means(person: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,8 @@
   const holder = document.querySelector('[data-charts]');
   if (!holder) return;
   const inline = holder.dataset.figures;  // the id of figures that are in the page itself
-  let charts = [], busy = false, askedAt = 0;
+  const zooms = !inline && !matchMedia('(pointer: coarse)').matches;  // a finger that moves over a chart scrolls the page
+  let charts = [], busy = false, askedAt = 0, turn = 0;
 
   // ---- colours ------------------------------------------------------------------------------------------------------
   let cache = new Map();
@@ -59,7 +60,7 @@
     words(box, chart); table(box, chart);
     const plot = box.querySelector('.plot');
     if (!chart.figure.data) {
-      if (plot.dataset.drawn) { globalThis.Plotly.purge(plot); delete plot.dataset.drawn; }
+      if (plot.dataset.drawn) { globalThis.Plotly.purge(plot); delete plot.dataset.drawn; delete plot.dataset.zooms; }
       plot.dataset.empty = ''; plot.textContent = chart.empty;
       return;
     }
@@ -68,7 +69,13 @@
     plot.dataset.drawn = '1';
     const { data, layout } = resolve(chart.figure);
     layout.font.family = getComputedStyle(document.body).fontFamily;
-    globalThis.Plotly.react(plot, data, layout, { displayModeBar: false, responsive: true });
+    if (zooms) { layout.dragmode = 'zoom'; layout.xaxis.fixedrange = false; }
+    globalThis.Plotly.react(plot, data, layout, { displayModeBar: false, responsive: true, doubleClick: false });
+    if (zooms && !plot.dataset.zooms) {
+      plot.dataset.zooms = '1';
+      plot.on('plotly_relayout', zoomed);
+      plot.on('plotly_doubleclick', () => go(before || range.links.wider));
+    }
   }
   function drawAll() { for (const chart of charts) draw(chart); }
   function showMarks(marks) {
@@ -80,21 +87,66 @@
     }));
   }
 
+  // ---- the range of all charts: kept in the address, so that a link to it shows the same picture ---------------------------
+  const [path, asked] = (holder.dataset.charts || '').split('?');
+  let query = asked, every = Number(holder.dataset.every), range = { links: {} }, before = '';
+  const address = (text) => history.replaceState(history.state, '', `?${text}${location.hash}`);
+  function go(next) {
+    if (!next || next === query) return;
+    before = '';
+    query = next; address(next);
+    refresh(true);
+  }
+  function zoomed(change) {
+    const from = change['xaxis.range[0]'], to = change['xaxis.range[1]'];
+    if (from === undefined || to === undefined) return;   // only its size changed
+    const at = (text, round) => new Date(round(Date.parse(`${text.replace(' ', 'T')}Z`) / 1000) * 1000).toISOString().replace('.000Z', 'Z');
+    const was = query;
+    go(`from=${at(from, Math.floor)}&to=${at(to, Math.ceil)}`);
+    before = was;
+  }
+  function showRange(fresh) {
+    range = fresh; every = fresh.every_ms;
+    if (fresh.query !== query) { query = fresh.query; address(query); }   // what was asked for cannot be shown, this can
+    const bar = document.getElementById('sg-bar'), text = document.getElementById('sg-range');
+    for (const a of bar.querySelectorAll('[data-range]')) {
+      if (a.dataset.range === query) a.setAttribute('aria-current', 'true'); else a.removeAttribute('aria-current');
+    }
+    for (const a of bar.querySelectorAll('[data-way]')) {
+      const way = fresh.links[a.dataset.way];
+      a.href = `?${way}`;
+      if (way === query) a.setAttribute('aria-disabled', 'true'); else a.removeAttribute('aria-disabled');
+    }
+    if (text.textContent !== fresh.text) text.textContent = fresh.text;
+  }
+  document.getElementById('sg-bar')?.addEventListener('click', (e) => {
+    const a = e.target.closest('a');
+    if (!a || e.ctrlKey || e.metaKey || e.shiftKey) return;
+    e.preventDefault();
+    if (a.getAttribute('aria-disabled') !== 'true') go(a.getAttribute('href').slice(1));
+  });
+  // Paused, the picture stands still, and so does its address.
+  document.addEventListener('denv:paused', (e) => { if (every && range.pin) address(e.detail ? range.pin : query); });
+
   // ---- again, while somebody looks --------------------------------------------------------------------------------------
-  async function asked() {
-    const reply = await fetch(holder.dataset.charts, { redirect: 'error' });
+  async function figures() {
+    if (inline) return JSON.parse(document.getElementById(inline).textContent);
+    const reply = await fetch(`${path}?${query}`, { redirect: 'error' });
     if (!reply.ok) throw new Error(String(reply.status));
     return reply.json();
   }
   async function refresh(first) {
     const now = Date.now();
-    if (busy || (inline && first !== true) || (first !== true && now - askedAt < Number(holder.dataset.every) - 200)) return;
+    if (first !== true && (busy || inline || !every || now - askedAt < every - 200)) return;
+    const mine = ++turn;
     busy = true; askedAt = now;
     try {
-      const fresh = inline ? JSON.parse(document.getElementById(inline).textContent) : await asked();
+      const fresh = await figures();
+      if (mine !== turn) return;   // another range was asked for meanwhile
       charts = fresh.charts;
+      if (fresh.range && (first === true || globalThis.denvLive?.wanted())) showRange(fresh.range);
       if (first === true || globalThis.denvLive?.wanted()) { drawAll(); showMarks(fresh.marks); }
-    } catch { globalThis.denvLive?.unanswered(); } finally { busy = false; }
+    } catch { if (mine === turn) globalThis.denvLive?.unanswered(); } finally { if (mine === turn) busy = false; }
   }
 
   document.body.addEventListener('denv:refresh', refresh);

@@ -61,6 +61,7 @@
   document.addEventListener('click', (e) => {
     if (!e.target.closest('[data-live]')) return;
     paused = !paused; showPaused();
+    document.dispatchEvent(new CustomEvent('denv:paused', { detail: paused }));
     answeredAt = Date.now();
     settle();
   });
