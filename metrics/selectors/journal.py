@@ -48,13 +48,10 @@ def events_view(
     actor: str = "",
     via: str = "",
     text: str = "",
-    since: datetime | None = None,
-    until: datetime | None = None,
 ) -> tuple[EventView, ...]:
     """The newest events, newest first; `before` is the number of the last one of the page before, `models` those that may be seen.
 
-    With `kind` only those whose kind begins so, such as `scale.`; with `text` those whose sentence has it, in whatever case;
-    with `since` and `until` those of that time.
+    With `kind` only those whose kind begins so, such as `scale.`; with `text` those whose sentence has it, in whatever case.
     """
     asked = {"stage": stage, "model": model, "fleet": fleet, "rollout": rollout, "actor": actor, "via": via, "sentence__icontains": text}
     wanted = {name: value for name, value in asked.items() if value}
@@ -65,12 +62,14 @@ def events_view(
         events = events.filter(model__in=models)
     if kind:
         events = events.filter(kind__startswith=kind)
-    if since is not None:
-        events = events.filter(at__gte=since)
-    if until is not None:
-        events = events.filter(at__lte=until)
     if before is not None:
         events = events.filter(seq__lt=before)
+    return tuple(event_view(event) for event in events[:limit])
+
+
+def events_between(*, stage: str, since: datetime, until: datetime, limit: int) -> tuple[EventView, ...]:
+    """The newest events of a stage in a time, newest first."""
+    events = Event.objects.filter(stage=stage, at__gte=since, at__lte=until).order_by("-seq")
     return tuple(event_view(event) for event in events[:limit])
 
 

@@ -473,8 +473,9 @@ def patch_all(patch: Callable[[str, object], object]) -> None:
     patch("frontend.stagecharts.frames_view", frames)
     patch(f"{pages}.stage.stage_head", one_head)
     patch(f"{pages}.stage.metrics_view", metrics)
-    for module in ("pages.overview", "pages.events", "stagecharts"):
+    for module in ("pages.overview", "pages.events"):
         patch(f"frontend.{module}.events_view", lambda **_: events())
+    patch("frontend.stagecharts.events_between", lambda **_: events())
     patch(f"{pages}.releases.releases_view", lambda *, model, before=None: releases(model))
     patch(f"{pages}.releases.releases_newest", lambda *, models, limit: {model: releases(model)[:limit] for model in models})
     patch(f"{pages}.releases.release_view", lambda *, model, number: release(number, model))
