@@ -9,6 +9,7 @@ import random
 import socket
 import time
 from collections.abc import Awaitable, Callable
+from urllib.parse import unquote
 
 import orjson
 
@@ -25,6 +26,7 @@ from fleets.router.families import Family, families
 from fleets.router.gauges import Gauges
 from fleets.router.heads import Headers, RequestHead, RequestHeads
 from fleets.router.job import Job
+from fleets.router.models import merged
 from fleets.router.openai import GENERATE_PATHS, NOT_STORED, RESPONSES_PATH, error_body
 from fleets.router.pipeline import Pipeline
 from fleets.router.policy import Stage
@@ -140,14 +142,12 @@ class App:
             page = (native_page if native else text_page)(self._families())
             return 200, page, [(b"content-type", NATIVE_TYPE if native else TEXT_TYPE)]
         if path == "/v1/models":
-            return 200, orjson.dumps({"object": "list", "data": self._models()}), _JSON
-        if path.startswith("/v1/models/") and (model := next((m for m in self._models() if m["id"] == path[11:]), None)):
-            return 200, orjson.dumps(model), _JSON
+            return 200, orjson.dumps({"object": "list", "data": merged(self.stage, created_at=self._started_at)}), _JSON
+        if path.startswith("/v1/models/"):
+            name = unquote(path.removeprefix("/v1/models/"))
+            if card := next((card for card in merged(self.stage, created_at=self._started_at) if card["id"] == name), None):
+                return 200, orjson.dumps(card), _JSON
         return 404, error_body(f"{path} is not served", kind="invalid_request_error", code="not_found"), _JSON
-
-    def _models(self) -> list[dict[str, str | int]]:
-        table = self.stage.table
-        return [{"id": table.model, "object": "model", "created": self._started_at, "owned_by": "denv"}] if table else []
 
     @property
     def ready(self) -> tuple[bool, str]:

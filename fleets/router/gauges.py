@@ -10,6 +10,7 @@ import time
 from fleets.domain import stall
 from fleets.domain.types import Role
 from fleets.router.exchange import exchange
+from fleets.router.offers import ASK_EVERY_S, REQUEST, offers_of
 from fleets.router.policy import ReplicaState, Stage
 from fleets.router.taker import LegError, LegFailure
 from fleets.router.telemetry import Telemetry, now
@@ -111,6 +112,18 @@ class Gauges:
                 series.count("kv.recomputed", recomputed)
         if replica.out_until_s is not None and replica.unreachable:
             replica.out_until_s = time.monotonic()  # it was out because nobody was there; now somebody is
+        if asked_s - replica.offers_at_s > ASK_EVERY_S:
+            await self._ask_models(replica, engine_id)
+
+    async def _ask_models(self, replica: ReplicaState, engine_id: str) -> None:
+        """What it serves, now and then; an engine that does not say serves the stage's model."""
+        replica.offers_at_s = now()
+        try:
+            status, body = await exchange(self._pool, replica.address, REQUEST, first_s=DEADLINE_S, total_s=DEADLINE_S)
+        except LegError:
+            return  # the next question says whether it is gone
+        if status == 200 and replica.engine_id == engine_id:
+            replica.offers = offers_of(body)
 
     def _silent(self, replica: ReplicaState, engine_id: str) -> None:
         """It gave no answer: out at once when it has not for long, which says nothing about a request that takes long."""

@@ -34,7 +34,8 @@ class Ask:
     """A generation request: its parsed body, and the bytes that came. The prompt is rendered when it is looked at."""
 
     __slots__ = (
-        "_prompt", "body", "chat", "exact_tokens", "fields", "model", "prompts", "responds", "samples", "stream", "wants_usage", "whole",
+        "_prompt", "adapted", "body", "chat", "exact_tokens", "fields", "model", "prompts", "responds", "samples", "stream", "wants_usage",
+        "whole",
     )  # fmt: skip
 
     def __init__(self, body: bytes, fields: dict[str, Any], model: str, *, chat: bool) -> None:
@@ -42,6 +43,7 @@ class Ask:
         self.fields = fields
         self.model = model
         self.chat = chat
+        self.adapted = False  # it names another model than the stage's own: the same text has other KV there
         self.whole = False  # for an aggregated pool alone
         self.responds = False  # in the shapes of `/v1/responses`
         self.exact_tokens: int | None = None  # known when the client sent token ids
@@ -57,7 +59,8 @@ class Ask:
         """Rendered: what the prefix index hashes."""
         if self._prompt is None:
             render = _chat_prompt if self.chat else _responses_prompt if self.responds else _plain_prompt
-            self._prompt = render(self.fields)
+            prompt = render(self.fields)
+            self._prompt = b"%b\n%b" % (self.model.encode("utf-8", "surrogatepass"), prompt) if self.adapted else prompt
         return self._prompt
 
 

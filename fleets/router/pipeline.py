@@ -16,6 +16,8 @@ from fleets.router.client import Client
 from fleets.router.config import Config
 from fleets.router.heads import Headers, RequestHead
 from fleets.router.job import Job
+from fleets.router.models import without
+from fleets.router.openai import Ask
 from fleets.router.policy import Pin, Stage
 from fleets.router.services import Services
 from fleets.router.telemetry import Telemetry, now
@@ -57,14 +59,11 @@ class Pipeline:
         try:
             caller = callers.check(head) if pin is None and only is None else None
             ask = openai.parse(head.path, body)
-            table = self._stage.table
+            table, away = self._stage.table, None
             if table is not None and ask.model != table.model:
-                raise InvalidError(f"the model `{ask.model}` does not exist here; this is `{table.model}`", code="model_not_found")
-            if ask.whole and self._stage.apart and not self._stage.has_whole:
-                cure = "ask /v1/chat/completions" if ask.responds else "ask a stage with `topology: { mode: aggregated }`"
-                raise InvalidError(
-                    f"this stage has prefill and decode apart, and {head.path} needs a pool of both; {cure}", code="not_served"
-                )
+                away = self._away_for_model(ask, table.model)
+            if ask.whole:
+                away = self._away_for_whole(ask, head.path) | (away or frozenset())
             if caller is not None:
                 callers.enter(caller)
         except InvalidError as error:
@@ -80,8 +79,8 @@ class Pipeline:
             job.leg_id = b"%b\r\ntraceparent: %b" % (request_id, self.tracer.begin(job))
         job.session_point = head.session[1] if head.session is not None else self._session_point(head)
         job.pin, job.only = pin, only
-        if ask.whole:
-            job.avoid = self._stage.apart
+        if away is not None:
+            job.avoid = away
         self.jobs.add(job)
         try:
             job.start()
@@ -89,6 +88,22 @@ class Pipeline:
             log.exception("a request failed in the router itself")
             self._pool.broken(job, error)
         return job
+
+    def _away_for_model(self, ask: Ask, own: str) -> frozenset[str]:
+        """What a request for an adapter, say, must keep away from; InvalidError when nobody has that model."""
+        away = without(self._stage, ask.model)
+        if away is None:
+            raise InvalidError(f"the model `{ask.model}` does not exist here; this is `{own}`", code="model_not_found")
+        ask.adapted = True
+        return away
+
+    def _away_for_whole(self, ask: Ask, path: str) -> frozenset[str]:
+        """The same for a request that an aggregated pool alone can answer."""
+        stage = self._stage
+        if stage.apart and not stage.has_whole:
+            cure = "ask /v1/chat/completions" if ask.responds else "ask a stage with `topology: { mode: aggregated }`"
+            raise InvalidError(f"this stage has prefill and decode apart, and {path} needs a pool of both; {cure}", code="not_served")
+        return stage.apart
 
     def mind_leases(self) -> None:
         """To be called every second: KV that prefill keeps must not be fetched after its lease."""

@@ -14,6 +14,7 @@ from fleets.domain.stall import Pulse
 from fleets.domain.types import Role
 from fleets.router.admission import Gate
 from fleets.router.moved import Ledger
+from fleets.router.offers import Offers
 from fleets.router.prefix import Blocks, PrefixIndex
 from fleets.router.taker import LegFailure
 from fleets.router.wires import NIXL, WIRES, Wire
@@ -41,6 +42,8 @@ class ReplicaState:
         "kv_use",
         "ledger",
         "name",
+        "offers",
+        "offers_at_s",
         "out_until_s",
         "outs",
         "pulse",
@@ -64,6 +67,8 @@ class ReplicaState:
         self.kv_use: float | None = None
         self.used_seq = 0
         self.ledger = Ledger()
+        self.offers: Offers = {}  # its models, by name
+        self.offers_at_s = float("-inf")  # when it was last asked for them
         self.answered_s = float("-inf")  # when the poller's last question that it answered was asked
         self.reset()
 
@@ -283,6 +288,7 @@ class Stage:
             state.reset()
             state.kv_use = None
             state.ledger = Ledger()
+            state.offers, state.offers_at_s = {}, float("-inf")
         state.take(spec)
         return state
 

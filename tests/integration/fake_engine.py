@@ -64,6 +64,7 @@ class FakeEngine:
         self.steps: int | None = None  # as its metrics count them
         self.deferred = 0  # requests that wait for another engine's KV
         self.mute = False  # says nothing to questions
+        self.cards: list[Any] = []  # of its models
         self.connections = 0  # that carried a generation request
         self._used: set[asyncio.StreamWriter] = set()
         self.port = 0
@@ -117,7 +118,7 @@ class FakeEngine:
             if self.mute:
                 await reader.read()
                 return False
-            self._whole(writer, 200, self._page())
+            self._whole(writer, 200, json.dumps({"object": "list", "data": self.cards}).encode() if path == "/v1/models" else self._page())
             await writer.drain()
             return False
         if writer not in self._used:
