@@ -149,6 +149,12 @@ def goodput_value(figures: Figures, gpus: float | None, span_s: float) -> float 
     return counters.get(MET, 0) / span_s / gpus
 
 
+def is_mean(name: str) -> bool:
+    """Whether a line needs no more of its histogram than count and sum."""
+    head, _, tail = name.partition(".")
+    return head == "phase" or _STATISTICS.get(tail, 0.0) is None
+
+
 def is_count(name: str) -> bool:
     """Whether a step without a request is a 0 in its line, and not a gap."""
     return metric_of(name) is None and name not in _RATIOS and not is_tail(name)

@@ -32,9 +32,20 @@ def unpack_into(histogram: Histogram, text: str) -> None:
     histogram.count += flat[0]
     histogram.sum += flat[1]
     histogram.zeros += flat[2]
-    buckets = histogram.buckets
-    for index, count in zip(flat[3::2], flat[4::2], strict=True):
+    buckets, pairs = histogram.buckets, zip(flat[3::2], flat[4::2], strict=True)
+    if not buckets:  # the first of a sum, which often is the only one: ten times as fast
+        buckets.update(pairs)
+        return
+    for index, count in pairs:
         buckets[index] = buckets.get(index, 0) + count
+
+
+def unpack_sums_into(histogram: Histogram, text: str) -> None:
+    """Add the count and the sums alone, which is all that a mean needs, in a tenth of the time. Its quantiles are wrong from then on."""
+    count, total, zeros = text.strip("[]").split(",", 3)[:3]
+    histogram.count += int(count)
+    histogram.sum += float(total)
+    histogram.zeros += int(zeros)
 
 
 @dataclass(slots=True)

@@ -100,11 +100,13 @@ def gauges_newest(*, stage: str, now: datetime) -> dict[str, dict[str, float]]:
     return {unit: gauge_values(kept) for unit, kept in rows.values_list("unit", "values")}
 
 
-def gauge_values(kept: dict[str, float]) -> dict[str, float]:
-    """A row's gauges by name: what several sources measured, as one figure."""
-    by_name: dict[str, list[float]] = defaultdict(list)
+def gauge_values(kept: dict[str, float], only: Set[str] | None = None) -> dict[str, float]:
+    """A row's gauges by name, all or only some: what several sources measured, as one figure."""
+    by_name: dict[str, list[float]] = {}
     for key, value in kept.items():
-        by_name[key.partition(":")[2]].append(value)
+        name = key.partition(":")[2]
+        if only is None or name in only:
+            by_name.setdefault(name, []).append(value)
     return {name: gauge_sum(name, values) for name, values in by_name.items()}
 
 

@@ -8,8 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.db.models import BigIntegerField, TextField
+from django.db.models.expressions import RawSQL
 from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast, Extract
 
+from denvweb.core import wire
 from denvweb.core.errors import InvalidError
 from metrics.domain.figures import (
     GOODPUT,
@@ -21,6 +25,7 @@ from metrics.domain.figures import (
     group_order,
     is_count,
     is_line,
+    is_mean,
     is_tail,
     line_value,
     metric_of,
@@ -29,12 +34,15 @@ from metrics.domain.figures import (
 from metrics.domain.split import Split, Tail
 from metrics.domain.split import unpack as unpack_split
 from metrics.domain.views import FrameView, LineView
-from metrics.domain.window import Figures, unpack_into
+from metrics.domain.window import Figures, unpack_into, unpack_sums_into
 from metrics.models import ROLLED_S, WINDOW_S, GaugeWindow
 from metrics.selectors.figures import check_grouping, gauge_values
-from metrics.selectors.windows import fine_windows, floor_to, users_windows
+from metrics.selectors.windows import ceil_to, fine_windows, floor_to, users_windows
 
 MAX_POINTS = 2000
+_START_S = Cast(Extract("start_at", "epoch"), BigIntegerField())  # a number comes out of the driver ten times as fast as a moment
+_INSTANTS = "SELECT generate_series(%s::timestamptz, %s::timestamptz, make_interval(secs => %s))"
+_SAMPLES = 6  # of a gauge in a step, at least, where there are as many
 _SETTLE = timedelta(seconds=2)  # a step's last report comes a second after the step; drawn sooner, each line would dip at its end
 
 _SILENT = Figures()  # of a step without a request
@@ -116,8 +124,13 @@ class _Read:
     groups_by_unit: dict[str, dict[str, set[str]]]
 
 
-def _metrics(names: Iterable[str]) -> list[str]:
-    return sorted({metric.value for metric in map(metric_of, names) if metric})
+def _metrics(names: Iterable[str]) -> dict[str, bool]:
+    """The histograms that the lines need, and whether for more than their means."""
+    found: dict[str, bool] = {}
+    for name in names:
+        if metric := metric_of(name):
+            found[metric.value] = found.get(metric.value, False) or not is_mean(name)
+    return found
 
 
 def _read(stage: str, names: Mapping[str, Sequence[str]], begin: datetime, end: datetime, step: int) -> _Read:
@@ -130,7 +143,7 @@ def _read(stage: str, names: Mapping[str, Sequence[str]], begin: datetime, end: 
     counted, parted = (any(each[place] for each in wanted.values()) for place in (0, 2))
     found = _Read({by: defaultdict(lambda: defaultdict(Figures)) for by in names}, {by: defaultdict(set) for by in names})
     rows = (users_windows if step % ROLLED_S == 0 else fine_windows)(stage=stage, begin=begin, end=end).values_list(
-        "start_at",
+        _START_S,
         "unit",
         "prefill_release",
         "decode_release",
@@ -139,25 +152,27 @@ def _read(stage: str, names: Mapping[str, Sequence[str]], begin: datetime, end: 
         *(["split"] if parted else []),
         *(KeyTextTransform(metric, "histograms") for metric in metrics),
     )
-    for start_at, unit, prefill, decode, route, *rest in rows.iterator(chunk_size=5000):
+    begin_s = int(begin.timestamp())
+    for start_s, unit, prefill, decode, route, *rest in rows.iterator(chunk_size=5000):
         counters = with_route(rest.pop(0), route) if counted else {}
         split = unpack_split(rest.pop(0)) if parted else {}
-        texts, index = dict(zip(metrics, rest, strict=True)), int((start_at - begin).total_seconds()) // step
+        texts, index = dict(zip(metrics, rest, strict=True)), (start_s - begin_s) // step
         for by, (counts, of, parts) in wanted.items():
             group = group_of(by, unit=unit, prefill_release=prefill, decode_release=decode)
             found.groups_by_unit[by][unit].add(group)
             cell = found.cells[by][group][index]
-            _add(cell, counters if counts else {}, {metric: texts[metric] for metric in of})
+            _add(cell, counters if counts else {}, texts, of)
             if parts:
                 cell.split.merge(split)
     return found
 
 
-def _add(figures: Figures, counters: Mapping[str, int], texts: Mapping[str, str | None]) -> None:
+def _add(figures: Figures, counters: Mapping[str, int], texts: Mapping[str, str | None], metrics: Mapping[str, bool]) -> None:
     figures.add_counters(counters)
-    for metric, text in texts.items():
+    for metric, quantiles in metrics.items():
+        text = texts[metric]
         if text is not None:
-            unpack_into(figures.histogram(metric), text)
+            (unpack_into if quantiles else unpack_sums_into)(figures.histogram(metric), text)
 
 
 _GaugeSteps = dict[str, dict[tuple[str, str], dict[int, float]]]  # by grouping, by (group, `gauge.<name>`), by step
@@ -171,22 +186,31 @@ def _gauges(
     end: datetime,
     step: int,
 ) -> _GaugeSteps:
-    """Means over each step."""
+    """Means over each step, of a sample of it where it is long: a day has 8,640 rows of each unit."""
     wanted = {by: {gauge.partition(".")[2] for gauge in map(_gauge_of, group) if gauge} for by, group in names.items()}
     if not any(wanted.values()):
         return {by: {} for by in names}
-    samples: dict[str, dict[tuple[str, str, int, datetime], list[float]]] = {by: defaultdict(list) for by in names}
+    samples: dict[str, dict[tuple[str, str, int, int], list[float]]] = {by: defaultdict(list) for by in names}
     rows = GaugeWindow.objects.filter(stage=stage, start_at__gte=begin, start_at__lt=end)
-    for start_at, unit, kept in rows.values_list("start_at", "unit", "values").iterator():
-        index = int((start_at - begin).total_seconds()) // step
-        for name, value in gauge_values(kept).items():
+    if (apart := sample_s(step)) > WINDOW_S:
+        rows = rows.filter(start_at__in=RawSQL(_INSTANTS, [ceil_to(begin, apart), end, apart]))  # the index is asked for each
+    begin_s, only = int(begin.timestamp()), set().union(*wanted.values())
+    for start_s, unit, kept in rows.values_list(_START_S, "unit", Cast("values", TextField())).iterator(chunk_size=5000):
+        index = (start_s - begin_s) // step
+        for name, value in gauge_values(wire.decode(kept, dict[str, float]), only).items():
             for by in (by for by in names if name in wanted[by]):
                 for group in {TOTAL} if by == TOTAL else {unit} if by == "unit" else groups_by_unit[by].get(unit, set()):
-                    samples[by][group, name, index, start_at].append(value)
+                    samples[by][group, name, index, start_s].append(value)
     return {by: _means(found) for by, found in samples.items()}
 
 
-def _means(samples: Mapping[tuple[str, str, int, datetime], list[float]]) -> dict[tuple[str, str], dict[int, float]]:
+def sample_s(step: int) -> int:
+    """Seconds between the rows that a step's mean is taken of: six of it or more, among them those that pruning leaves (every 300 s)."""
+    fits = (apart for apart in range(2 * WINDOW_S, ROLLED_S + 1, WINDOW_S) if ROLLED_S % apart == 0 and apart * _SAMPLES <= step)
+    return max(fits, default=WINDOW_S)
+
+
+def _means(samples: Mapping[tuple[str, str, int, int], list[float]]) -> dict[tuple[str, str], dict[int, float]]:
     steps: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for (group, name, index, _), values in samples.items():
         steps[group, f"gauge.{name}"][index].append(gauge_sum(name, values))

@@ -24,7 +24,8 @@ def floor_to(at: datetime, seconds: int) -> datetime:
     return datetime.fromtimestamp(int(at.timestamp()) // seconds * seconds, UTC)
 
 
-def _ceil_to(at: datetime, seconds: int) -> datetime:
+def ceil_to(at: datetime, seconds: int) -> datetime:
+    """The start of the first window of that length that begins at `at` or later."""
     floor = floor_to(at, seconds)
     return floor if floor == at else floor + timedelta(seconds=seconds)
 
@@ -45,7 +46,7 @@ def users_windows(*, stage: str, begin: datetime, end: datetime) -> QuerySet[Win
     5-minute rows as far as they are whole within the span and made, 10-second rows for the rest.
     """
     rows = Window.objects.filter(stage=stage, probe=False, start_at__lt=end)
-    rolled_from = _ceil_to(begin, ROLLED_S)
+    rolled_from = ceil_to(begin, ROLLED_S)
     if rolled_from + timedelta(seconds=ROLLED_S) > end:  # no 5-minute row is whole within the span
         return rows.filter(seconds=WINDOW_S, start_at__gte=begin)
     newest = rows.filter(seconds=ROLLED_S, start_at__gte=rolled_from).aggregate(at=Max("start_at"))["at"]
@@ -92,7 +93,7 @@ def alarm_arms(asks: Sequence[AlarmAsk], now: datetime) -> list[dict[str, Arms]]
             {
                 "stage": [ask.stage for ask in asks],
                 "begin": begins,
-                "rolled": [_ceil_to(begin, ROLLED_S) for begin in begins],
+                "rolled": [ceil_to(begin, ROLLED_S) for begin in begins],
                 "canary": [ask.canary_release for ask in asks],
                 "baseline": [ask.baseline_release or ask.canary_release for ask in asks],
                 "probed": [any(spec.synthetic for spec in ask.counted) for ask in asks],

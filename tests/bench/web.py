@@ -17,9 +17,9 @@ from typing import Any
 
 import httpx
 
-from tests.bench.web_seed import setup
+from tests.bench.web_seed import SEEN, setup
 
-STAGE = "/stages/ds-flash/prod-us"
+STAGE = f"/stages/{SEEN}"
 PAGES = {
     "overview": "/",
     "attention": "/attention",

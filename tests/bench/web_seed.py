@@ -16,6 +16,8 @@ DAYS = 30
 DOMAINS = 1000
 _AHEAD = timedelta(minutes=20)  # rows that the clock has yet to reach, so that the newest figures are there whenever a page is asked for
 _FINE = timedelta(hours=2)
+_GAUGES_FINE = timedelta(hours=25)  # of the stage whose charts are asked for: a day, as denv keeps them
+SEEN = "ds-flash/prod-us"
 _EVENTS_A_DAY = 10
 _KINDS = 16  # different histograms
 
@@ -76,7 +78,7 @@ def _shapes() -> list[tuple[str, str]]:
 
 
 def figures(now: datetime) -> None:
-    """5-minute rows of a month, 10-second rows of two hours, gauges beside them, and the journal's month."""
+    """5-minute rows of a month, 10-second rows of two hours, gauges beside them (a day's, of one stage), and the journal's month."""
     from metrics.selectors.windows import floor_to
 
     counters = json.dumps(
@@ -119,9 +121,9 @@ def figures(now: datetime) -> None:
             INSERT INTO metrics_gaugewindow (stage, unit, start_at, received_at, values)
             SELECT u.stage, u.id, at, at, '{"r:kv_use": 0.6, "r:prefill_queue": 3, "r:running": 40, "engines:gpus": 72}'
             FROM fleets_unit u, generate_series(%s::timestamptz, %s, interval '10 s') AS at
-            WHERE u.desired <> 'gone' ON CONFLICT DO NOTHING
+            WHERE u.desired <> 'gone' AND (u.stage = %s OR at > %s) ON CONFLICT DO NOTHING
             """,
-            [whole - _FINE, whole + _AHEAD],
+            [whole - _GAUGES_FINE, whole + _AHEAD, SEEN, whole - _FINE],
         )
         cursor.execute(
             """

@@ -19,6 +19,7 @@ from metrics.domain.types import AlarmSpec, Metric, Route, SeriesDelta, SeriesKe
 from metrics.domain.views import FrameView, MetricsView
 from metrics.models import GaugeWindow, IngestedReport, Window
 from metrics.selectors import alarm_figures, frame_view, metrics_view
+from metrics.selectors.frames import sample_s
 from metrics.services import gauges_record, series_ingest
 from metrics.services.rollup import metrics_prune, windows_roll_up
 from metrics.tasks import roll_up
@@ -252,6 +253,21 @@ def test_late_figures_are_rolled_up_again() -> None:
     assert windows_roll_up(now=NOW) == 1
     assert windows_roll_up(now=NOW) == 0
     assert _all(3600).total.requests == 3
+
+
+def test_a_gauge_of_a_long_span_is_the_mean_of_a_sample_of_each_step() -> None:
+    for window in range(180):  # half an hour, in three steps; within each the queue grows by one a window
+        at = NOW + timedelta(seconds=10 * window)
+        gauges_record(at=at, stage="m/s", unit="u", values={"prefill_queue": window % 60}, source="r", received_at=at)
+
+    def drawn(step_s: float) -> tuple[float | None, ...]:
+        now = NOW + timedelta(seconds=1805)
+        frame = frame_view(stage="m/s", names=["gauge.prefill_queue"], span_s=1800, step_s=step_s, by="unit", now=now)
+        return _values(frame, "u", "gauge.prefill_queue")
+
+    assert drawn(600) == (25, 25, 25), "every tenth of a step's sixty windows: 0, 10, .. 50"
+    assert [sample_s(step) for step in (10, 60, 120, 300, 600, 1800, 86400)] == [10, 10, 20, 50, 100, 300, 300]
+    assert drawn(60)[:3] == (2.5, 8.5, 14.5), "a short step has all of its windows"
 
 
 def test_figures_that_come_after_a_day_are_added_once() -> None:
