@@ -89,6 +89,8 @@ def _step(step: PlanStepView, now: datetime) -> list[str]:
         whole_s = (step.ends_at - step.started_at).total_seconds()
         passed_s = min(whole_s, max(0.0, (now - step.started_at).total_seconds()))
         detail = f"{format_duration(passed_s)} of {format_duration(whole_s)}; {detail}"
+    if step.state == "done" and step.started_at and step.ended_at:
+        detail = f"{step.started_at:%H:%M:%S} to {step.ended_at:%H:%M:%S}; {detail}"
     if step.state == "stopped":
         detail = f"stopped here; {detail}"
     return [_STEP_MARKS.get(step.state, " "), str(step.index + 1), step.title, detail]

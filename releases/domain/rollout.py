@@ -21,6 +21,7 @@ from releases.domain.plan_words import number
 from releases.domain.rollout_forward import HANDLERS, Outcome
 from releases.domain.rollout_freeze import stopped_by_freeze
 from releases.domain.rollout_settle import settle
+from releases.domain.rollout_trail import steps_done
 from releases.domain.rollout_types import (
     BACKWARD,
     ENDED,
@@ -213,7 +214,8 @@ def _late(state: RolloutState, now: datetime, outcome: Outcome) -> bool:
 def _advance(state: RolloutState, obs: Observations, now: datetime, outcome: Outcome) -> Decision:
     """On to the next move, or to the end."""
     counted = {verdict.alarm: verdict.n for verdict in obs.verdicts}
-    following = replace(state, cursor=state.cursor + 1, entered_at=now, held_at=None, reason="", approved=False, counted=counted)
+    done = steps_done(state, obs.verdicts, now)
+    following = replace(state, cursor=state.cursor + 1, entered_at=now, held_at=None, reason="", approved=False, counted=counted, done=done)
     if following.move is None:
         return _succeed(following, Decision(following, outcome.effects, outcome.events), now)
     return Decision(

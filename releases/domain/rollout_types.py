@@ -66,6 +66,16 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
+class StepDone:
+    """A step of the plan that is over: when, and what was known of the alarms when its watch ended, in their own words."""
+
+    step: int
+    began_at: datetime
+    ended_at: datetime
+    told: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutState:
     """All that a rollout remembers between two ticks. `old` is the release it came from and goes back to; None: nothing ran before.
 
@@ -102,6 +112,7 @@ class RolloutState:
     bring_up_s: float | None = None  # how long a unit took, from its creation to a proof by a real request
     replicas_back: int = 0  # units that the old release had, and gets back
     cause: Cause | None = None
+    done: tuple[StepDone, ...] = ()  # in their order
     left: UnitSpec | None = None  # of the rollout that this one superseded, until nothing of it is left
     break_glass: str = ""  # who goes on in spite of freeze windows, and why
     table_generation: int = 0  # of the routing table at the last look that decided something; an older look decides nothing

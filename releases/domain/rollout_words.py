@@ -9,7 +9,7 @@ from datetime import timedelta
 from fleets.domain.types import UnitSpec
 from releases.domain.plan import FULL_BP, MoveKind
 from releases.domain.plan_words import changed, number
-from releases.domain.rollout_types import BACKWARD, Phase, RolloutState
+from releases.domain.rollout_types import BACKWARD, Phase, RolloutState, StepDone
 from releases.domain.views import PlanStepView, PreflightView, StagePlanView
 
 
@@ -39,11 +39,17 @@ def steps_now(plan: StagePlanView, state: RolloutState) -> tuple[PlanStepView, .
     """The plan's steps with how far each is."""
     if state.kind == "rollback":
         return _back_steps(plan.steps, state)
+    trail = {done.step: done for done in state.done}
+    steps = [_with_trail(step, trail.get(step.index)) for step in plan.steps]
     if state.phase is Phase.SUCCEEDED:
-        return tuple(replace(step, state="done") for step in plan.steps)
+        return tuple(replace(step, state="done") for step in steps)
     at = step_index(state)
     backward = state.phase in BACKWARD or state.phase is Phase.SUPERSEDED
-    return tuple(_step(step, at, state, backward) for step in plan.steps)
+    return tuple(_step(step, at, state, backward) for step in steps)
+
+
+def _with_trail(step: PlanStepView, done: StepDone | None) -> PlanStepView:
+    return step if done is None else replace(step, started_at=done.began_at, ended_at=done.ended_at, told=done.told)
 
 
 def step_index(state: RolloutState) -> int:
@@ -64,7 +70,7 @@ def _step(step: PlanStepView, at: int, state: RolloutState, backward: bool) -> P
     ends = None
     if began and move and move.kind in {MoveKind.HOLD, MoveKind.BAKE}:
         ends = began + timedelta(seconds=move.duration_s)
-    return replace(step, state="now", started_at=began, ends_at=ends)
+    return replace(step, state="now", started_at=began, ends_at=ends, ended_at=None)
 
 
 def _back_steps(steps: Sequence[PlanStepView], state: RolloutState) -> tuple[PlanStepView, ...]:

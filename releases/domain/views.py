@@ -34,6 +34,8 @@ class PlanStepView:
     weight_bp: int | None = None
     started_at: datetime | None = None
     ends_at: datetime | None = None
+    ended_at: datetime | None = None
+    told: tuple[str, ...] = ()  # of a step that is over: what was known of each alarm when its watch ended
 
 
 @dataclass(frozen=True, slots=True)

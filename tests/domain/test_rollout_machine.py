@@ -209,6 +209,13 @@ class RolloutMachine(RuleBasedStateMachine):
             assert behind == sorted(behind, reverse=True), "the abandoned release never gets more again"
 
     @invariant()
+    def what_is_behind_it_is_told_in_order(self) -> None:
+        done = self.world.state.done
+        assert [one.step for one in done] == sorted({one.step for one in done})
+        assert all(one.began_at <= one.ended_at for one in done)
+        assert all(earlier.ended_at <= later.began_at for earlier, later in itertools.pairwise(done))
+
+    @invariant()
     def it_always_says_why(self) -> None:
         if self.world.state.phase not in ENDED and self.world.trail:
             assert self.world.state.why

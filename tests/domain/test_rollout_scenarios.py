@@ -54,6 +54,9 @@ def test_a_good_release_succeeds_and_leaves_one_old_unit_warm() -> None:
     warm = world.of(OLD)
     assert len(warm) == 1 and warm[0].ready and warm[0].probed
     assert world.trail == [Phase.ROLLING, Phase.BAKING, Phase.SUCCEEDED]
+    watched = [done for done in world.state.done if done.told]
+    assert [done.step for done in world.state.done] == list(range(len(world.state.done)))
+    assert len(watched) == 4 and all("n=" in done.told[0] for done in watched)  # 10%, 50%, 100% and the bake, each with its evidence
 
 
 def test_a_full_fleet_succeeds_in_place_without_a_moment_of_no_capacity() -> None:
