@@ -18,12 +18,12 @@ $(VENV)/.runtime: requirements.lock pyproject.toml
 $(VENV)/.test: $(VENV)/.runtime requirements-dev.lock
 	@echo "installing what the tests need"
 	@$(BIN)/pip install -qq --disable-pip-version-check -r requirements-dev.lock
-	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || sh .ci/install-chromium
+	@for name in chromium chromedriver curl jq; do command -v $$name >/dev/null || { sh .ci/install-debian || exit 1; break; }; done
 	@touch $@
 
 setup: $(VENV)/.runtime  ## install denv into .venv
 
-setup-test: $(VENV)/.test  ## install what the tests need too (Chromium from Debian)
+setup-test: $(VENV)/.test  ## install what the tests need too (Chromium, curl and jq from Debian)
 
 demo: setup  ## start all of denv with simulated fleets, a model and traffic
 	@$(BIN)/denv up --demo
