@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from hypothesis import HealthCheck, settings
 from hypothesis import Phase as Phase_
@@ -213,7 +214,7 @@ class RolloutMachine(RuleBasedStateMachine):
         done = self.world.state.done
         assert [one.step for one in done] == sorted({one.step for one in done})
         assert all(one.began_at <= one.ended_at for one in done)
-        assert all(earlier.ended_at <= later.began_at for earlier, later in itertools.pairwise(done))
+        assert all(earlier.ended_at <= later.began_at for earlier, later in pairwise(done))
 
     @invariant()
     def it_always_says_why(self) -> None:
