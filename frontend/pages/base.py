@@ -50,14 +50,20 @@ def page(view: Callable[Concatenate[PageRequest, P], HttpResponseBase]) -> Calla
         proof.set("session")
         try:
             response = view(asked, *args, **kwargs)
-        except NotFoundError as error:
-            raise Http404(error.detail) from error
-        except ForbiddenError as error:
-            raise PermissionDenied(error.detail) from error
+        except (NotFoundError, ForbiddenError) as error:
+            if request.method not in {"GET", "HEAD"}:
+                write_refusal(asked, error, stage=_stage_of(kwargs))
+            raise (Http404 if isinstance(error, NotFoundError) else PermissionDenied)(error.detail) from error
         response.headers.setdefault("Cache-Control", "no-store")
         return response
 
     return inner
+
+
+def _stage_of(kwargs: Mapping[str, object]) -> str:
+    """The stage that an address names, if it can be one's name."""
+    model, name = str(kwargs.get("model", "")), str(kwargs.get("name", ""))
+    return f"{model}/{name}" if 0 < len(model) < 64 and 0 < len(name) < 64 else ""
 
 
 def whole(request: PageRequest, template: str, context: Mapping[str, Any], *, status: int = 200) -> HttpResponse:

@@ -9,13 +9,13 @@ from functools import cache
 from zoneinfo import available_timezones
 
 from django.conf import settings as django_settings
-from django.http import Http404, HttpResponse, QueryDict
+from django.http import HttpResponse, QueryDict
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from denvweb.access import seen_by
-from denvweb.core.errors import ForbiddenError, InvalidError
+from denvweb.core.errors import ForbiddenError, InvalidError, NotFoundError
 from frontend.accounts.sessions import session_end, sessions_of
 from frontend.accounts.tokens import token_make, token_revoke, tokens_of
 from frontend.models import OidcIdentity, SlackApp, SlackUser
@@ -139,7 +139,7 @@ def _freeze_delete(request: PageRequest, form: QueryDict) -> None:
     seen = seen_by(request.user)
     found = next((view for view in freeze_windows_view() if view.id == form.get("id") and view.model in seen), None)
     if found is None:
-        raise Http404("There is no such freeze window.")
+        raise NotFoundError("There is no such freeze window.")
     access_freeze(person(request), found.model)
     freeze_window_delete(id=found.id, actor=actor(request), via="ui")
 

@@ -61,6 +61,16 @@ def test_another_site_can_change_nothing_with_somebodys_session() -> None:
     assert not ApiToken.objects.exists()
 
 
+def test_a_form_for_what_is_not_there_is_in_the_journal_however_it_is_named() -> None:
+    client = Client()
+    client.force_login(User.objects.create_user("ann"))
+    for stage, written in (("no/such", "no/such"), (f"{'x' * 200}/y", "")):
+        assert client.post(f"/stages/{stage}/rollback").status_code == 404
+        event = Event.objects.latest("seq")
+        assert (event.kind, event.actor, event.via, event.stage) == ("change.refused", "ann", "ui", written)
+    assert client.get("/stages/no/such").status_code == 404 and Event.objects.count() == 2
+
+
 def test_tokens_are_listed_without_their_secret_and_can_be_taken_back() -> None:
     user = User.objects.create_user("ann")
     text, other = token_create(user=user, label="mine"), token_create(user=User.objects.create_user("eve"))

@@ -160,26 +160,6 @@ def test_other_words_are_answered_and_do_nothing(slack: Slack, text: str) -> Non
     assert not RollbackRequest.objects.exists()
 
 
-ROLES = {
-    "viewer": set(),
-    "operator": {"pause", "rollback"},
-    "deployer": {"pause", "promote"},
-    "approver": set[str](),
-    "admin": {"pause", "rollback", "promote"},
-}
-
-
-def test_role_by_action(slack: Slack) -> None:
-    Demo().first()
-    for index, (role, may) in enumerate(ROLES.items()):
-        user = f"U00000000{index:02d}"
-        person(role, user, role)
-        for verb in ("pause", "promote", "rollback"):
-            said = slack.command(f"{verb} {STAGE}", user)
-            assert ("You may not" not in said) == (verb in may), (role, verb, said)
-    assert "role-missing" in refusals() and not RollbackRequest.objects.exists()
-
-
 def test_who_may_not_see_a_model_learns_nothing_of_it(slack: Slack, settings: Any) -> None:
     settings.DEFAULT_ROLE = "none"
     Demo().first()
