@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help test-contract test-slurm setup setup-test demo run test lint types bench-up bench-simulator bench-sizing bench-alarms bench-autoscale bench-rollouts bench-web chaos bench-placement bench-agents bench-router chaos-router chaos-agents lock clean pictures slack-docs
+.PHONY: help test-contract test-slurm setup setup-test demo run test lint types bench-up bench-simulator bench-sizing bench-alarms bench-autoscale bench-rollouts bench-web chaos bench-placement bench-agents bench-router bench-goodput chaos-router chaos-agents lock clean pictures slack-docs
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -103,6 +103,9 @@ test-contract: setup-test  ## send the running API all that its OpenAPI document
 
 bench-router: setup-test  ## the router beside vllm-router, sglang-router and smg: CPU, TTFT, memory
 	@$(BIN)/python -m tests.bench.router
+
+bench-goodput: setup-test  ## requests within TTFT and ITL limits through the router and its peers, on simulated engines and a recorded trace
+	$(BIN)/python -m tests.bench.goodput $(if $(LOADS),--loads $(LOADS)) --rows build/goodput.jsonl --picture build/goodput.svg
 
 chaos-router: setup-test  ## ten minutes of clients and engines that misbehave; then nothing may be left
 	$(BIN)/python -m tests.integration.router_chaos --seconds $(if $(SECONDS),$(SECONDS),600)

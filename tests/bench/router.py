@@ -261,17 +261,17 @@ def main() -> int:
             for tests in PLAIN_TESTS:
                 rows += measured(made, plain, tests, extra, until_s - time.monotonic())
             rows += measured(made, pd, PD_TESTS, extra, until_s - time.monotonic())
-    print(
-        f"\n{time.strftime('%Y-%m-%d')}, {os.cpu_count()} x {_cpu()}, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}\n"
-    )
+    print(f"\n{machine()}\n")
     print(markdown(rows), end="\n\n", flush=True)
     print(json.dumps(summary(rows)))
     return 0
 
 
-def _cpu() -> str:
+def machine() -> str:
+    """When and where this was measured, and how busy it is there."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} x {cpu}, Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}"
 
 
 if __name__ == "__main__":

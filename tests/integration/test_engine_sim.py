@@ -208,6 +208,7 @@ async def test_sglangs_prefill_and_decode_meet_in_a_room_whoever_comes_first(sta
     assert await waiting == await whole.text()
     await prefill.until(lambda now: now["kv_use"] == 0)
     for engine in (prefill, decode):
+        assert (await engine.client.get("/v1/models")).json()["data"][0]["owned_by"] == "sglang"
         alone = await engine.client.post("/v1/completions", json={"prompt": PROMPT})
         assert (alone.status_code, "bootstrap room" in alone.json()["error"]["message"]) == (400, True)
 

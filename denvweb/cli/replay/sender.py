@@ -168,13 +168,14 @@ class Replay:
             if delay_s > 0:
                 await asyncio.sleep(delay_s)
             self.tally.max_late_s = max(self.tally.max_late_s, time.perf_counter() - start_s - at_s)
-            task = asyncio.create_task(self._one(payload))
+            task = asyncio.create_task(self.send(payload))
             self._live.add(task)
             task.add_done_callback(self._live.discard)
         while self._live:
             await asyncio.wait(self._live)
 
-    async def _one(self, payload: bytes) -> None:
+    async def send(self, payload: bytes) -> None:
+        """One request, now; returns when its answer is over."""
         self.tally.sent += 1
         loop = asyncio.get_running_loop()
         over = asyncio.Event()

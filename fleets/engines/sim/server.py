@@ -334,7 +334,7 @@ class Engine:
             "id": self.config.model,
             "object": "model",
             "created": self._created,
-            "owned_by": "denv",
+            "owned_by": "sglang" if self.config.protocol == SGLANG else "denv",  # by this routers know which engine it is
             "root": self.config.model,
             "parent": None,
             "max_model_len": self.context_tokens,
