@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,11 @@ class Bench:
 
     def gone_at(self, release: str) -> float:
         """When the router had a table without this release's share."""
-        self.instance.until(lambda: release not in self.watch.tables[-1].weights, timeout_s=60, what=f"{release} has lost its share")
+        try:
+            self.instance.until(lambda: release not in self.watch.tables[-1].weights, timeout_s=60, what=f"{release} has lost its share")
+        except AssertionError as error:  # such as: the baseline was late too, on a machine that does something else beside
+            rollout = self.client.get(f"stages/{STAGE}", StageView).rollout
+            raise AssertionError(f"{rollout.why if rollout else 'there is no rollout'}\n{error}") from error
         at = next(seen.at for seen in reversed(self.watch.tables) if release in seen.weights)
         gone = next(seen.at for seen in self.watch.tables if seen.at > at and release not in seen.weights)
         self.instance.until(self._steady, timeout_s=120, what="steady again")
@@ -109,10 +114,17 @@ def real(rounds: int) -> dict[str, list[float]]:
             bench.start()
             with bench.watch.watching():
                 bench.instance.until(lambda: bool(bench.watch.tables), timeout_s=10, what="the router has a table")
-                found = {"alarm": [bench.alarm_s() for _ in range(rounds)], "click": [bench.click_s() for _ in range(rounds)]}
+                return {"alarm": list(_told("alarm", bench.alarm_s, rounds)), "click": list(_told("click", bench.click_s, rounds))}
         finally:
             bench.stop()
-    return found
+
+
+def _told(name: str, journey: Callable[[], float], rounds: int) -> Iterator[float]:
+    """So many journeys, each told when it is done; seconds."""
+    for number in range(1, rounds + 1):
+        took_s = journey()
+        print(f"{name} {number} of {rounds}: {took_s:.2f} s", file=sys.stderr, flush=True)
+        yield took_s
 
 
 def main() -> None:
