@@ -217,6 +217,7 @@ class RouteUnit:
     replicas: tuple[RouteReplica, ...]
     block_tokens: int = 64
     kv_lease_s: float = KV_LEASE_S  # how long prefill keeps KV that nobody fetches
+    tokenizer: str = ""  # that counts its prompts; empty: routers estimate
 
 
 @dataclass(frozen=True, slots=True)

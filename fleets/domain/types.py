@@ -148,6 +148,7 @@ class UnitSpec:
     placement: PlacementRule
     pools: tuple[PoolSpec, ...]
     fleets: tuple[str, ...] = ()  # that its stage may use, in order of preference; empty: only the one where it stands
+    tokenizer: str = ""  # `hf://org/name@revision` or `file:///path/tokenizer.json`; empty: routers estimate
 
     @property
     def gpus(self) -> int:

@@ -96,6 +96,8 @@ class App:
             self.heads.forget()
         self.telemetry.set_alarms(table.alarms)
         self.prober.look()
+        if self._loops:
+            self.pipeline.tokenizer_want()
 
     # -- Handler --
 
@@ -169,8 +171,21 @@ class App:
             "access_log_lines_lost": float(self.pipeline.lines_lost),
             **{f"refused_{why}": float(count) for why, count in self.pipeline.callers.refused.items()},
             "unforeseen_failures": float(sum(self.failures.values())),
+            **self._tokenizer_figures(),
         }
         return families(self.telemetry.all(), self.stage, extra)
+
+    def _tokenizer_figures(self) -> dict[str, float]:
+        """Where one is named: whether it counts, and how often it did not."""
+        tokens = self.pipeline.tokens
+        if not tokens.name:
+            return {}
+        figures = {
+            "tokenizer_loaded": tokens.count is not None,
+            "tokenizer_failures": tokens.failures,
+            "prompts_estimated": tokens.estimated,
+        }
+        return {name: float(value) for name, value in figures.items()}
 
     def _report(self, probes: tuple[ProbeResult, ...]) -> RouterReport:
         return RouterReport(
@@ -323,6 +338,7 @@ class App:
 
     async def _look(self) -> None:
         self.pipeline.mind_leases()
+        self.pipeline.tokenizer_want()
         self.gauges.poll()
 
     async def _write_log(self) -> None:

@@ -44,6 +44,9 @@ class Config:
     queue_deadline_s: Annotated[float, "longest wait for prefill"] = 30.0
     eject_after: Annotated[int, "failures in a row that take a replica out"] = 3
     hung_after_s: Annotated[float, "an engine with requests that makes no step for so long is taken out, and replaced; 0: never"] = 10.0
+    tokenizer: Annotated[
+        str, "a `tokenizer.json`, or `hf://org/name@revision`, to count prompts with in place of the recipe's; wants denv[tokenizers]"
+    ] = ""
     prefix_blocks: Annotated[int, "prompt blocks that the prefix index remembers"] = 200_000
     drain_deadline_s: Annotated[float, "after SIGTERM, for requests in flight to end"] = 60.0
     peers: Annotated[int, "processes that share the port, this one included; set by `--processes`"] = 1

@@ -21,6 +21,7 @@ from fleets.router.openai import Ask
 from fleets.router.policy import Pin, Stage
 from fleets.router.services import Services
 from fleets.router.telemetry import Telemetry, now
+from fleets.router.tokens import Tokens
 from fleets.router.tracing import Tracer
 from fleets.router.upstream import Pool
 
@@ -82,12 +83,36 @@ class Pipeline:
         if away is not None:
             job.avoid = away
         self.jobs.add(job)
+        if self._services.tokens.count is None or not self._counts(job):
+            self._start(job)
+        return job
+
+    def _start(self, job: Job) -> None:
         try:
             job.start()
         except Exception as error:  # whatever it was, the client must not wait for ever
             log.exception("a request failed in the router itself")
             self._pool.broken(job, error)
-        return job
+
+    def _counts(self, job: Job) -> bool:
+        """Whether the job starts when its prompt has been counted; it is not where the count would change nothing."""
+        ask, stage, services = job.ask, self._stage, self._services
+        if not stage.apart or ask.whole or ask.exact_tokens is not None or len(ask.prompt) < stage.conditional.local_prefill_below:
+            return False
+        counting = services.tokens.begin(ask.prompt)
+        if counting is None:
+            return False
+        job.series = services.nowhere(probe=job.made_here, only=job.only)  # it counts also when its client leaves meanwhile
+
+        def counted(done: asyncio.Future[int]) -> None:
+            if job.over:
+                return
+            if not done.cancelled() and done.exception() is None:
+                job.counted(done.result())
+            self._start(job)
+
+        counting.add_done_callback(counted)
+        return True
 
     def _away_for_model(self, ask: Ask, own: str) -> frozenset[str]:
         """What a request for an adapter, say, must keep away from; InvalidError when nobody has that model."""
@@ -142,6 +167,15 @@ class Pipeline:
         """Lines of the access log that no disk took."""
         return self._log.lost if self._log is not None else 0
 
+    def tokenizer_want(self) -> None:
+        """To be called with each new table, and now and then: the tokenizer that it names, if any."""
+        self._services.tokens.want(self._services.config.tokenizer or self._stage.tokenizer)
+
+    @property
+    def tokens(self) -> Tokens:
+        """What counts prompts."""
+        return self._services.tokens
+
     def flush(self) -> None:
         """Write what the access log holds."""
         if self._log is not None:
@@ -158,6 +192,7 @@ class Pipeline:
             self._log.close()
         if self.tracer is not None:
             self.tracer.close()
+        self._services.tokens.close()
 
     def _ended(self, job: Job) -> None:
         jobs = self.jobs

@@ -240,6 +240,12 @@ class Stage:
         return self.table.weights if self.table else {}
 
     @property
+    def tokenizer(self) -> str:
+        """That of the release with the most weight; all of a stage's releases are of one model."""
+        units = [unit.spec for unit in self.units.values() if unit.spec.tokenizer]
+        return max(units, key=lambda spec: self.weights.get(spec.release, 0)).tokenizer if units else ""
+
+    @property
     def conditional(self) -> ConditionalPolicy:
         """Of the table in force."""
         return self.table.conditional if self.table else ConditionalPolicy()

@@ -11,6 +11,7 @@ from fleets.router.handover import Leases
 from fleets.router.heads import RequestHead
 from fleets.router.policy import Stage
 from fleets.router.telemetry import Series, Telemetry
+from fleets.router.tokens import Tokens
 from fleets.router.upstream import Address, Pool
 from metrics.domain.types import Route
 
@@ -39,7 +40,7 @@ class TokenRatio:
 class Services:
     """Shared by all requests of one router."""
 
-    __slots__ = ("callers", "config", "ended", "leases", "pool", "ratio", "stage", "telemetry")
+    __slots__ = ("callers", "config", "ended", "leases", "pool", "ratio", "stage", "telemetry", "tokens")
 
     def __init__(self, config: Config, stage: Stage, pool: Pool, telemetry: Telemetry, ended: Callable[[Job], None]) -> None:
         self.config = config
@@ -47,6 +48,7 @@ class Services:
         self.pool = pool
         self.telemetry = telemetry
         self.ratio = TokenRatio()
+        self.tokens = Tokens()
         self.leases = Leases(config.gauge_every_s)
         self.callers = Callers(config.peers)
         self.ended = ended  # told of each request that is over

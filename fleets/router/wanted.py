@@ -30,6 +30,11 @@ class Wanted(Reply):
         self.tokens_per_byte = services.ratio.value if ask.exact_tokens is None else EXACT_TOKENS_PER_BYTE
         self._blocks: Blocks | None = None
 
+    def counted(self, tokens: int) -> None:
+        """The model's own tokenizer has counted the prompt."""
+        self.ask.exact_tokens = tokens
+        self.tokens_per_byte = tokens / max(1, len(self.ask.prompt))
+
     @property
     def made_here(self) -> bool:
         """Made by denv, and never in users' figures."""

@@ -72,6 +72,7 @@ def _route_unit(unit: Unit) -> RouteUnit | None:
         replicas=tuple(replicas),
         block_tokens=decode.engine.block_tokens,
         kv_lease_s=_pool(spec, Role.PREFILL).engine.kv_lease_s,
+        tokenizer=spec.tokenizer,
     )
 
 

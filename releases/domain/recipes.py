@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from denvweb.core import wire
 from denvweb.core.errors import InvalidError
+from fleets.domain.tokenizer import tokenizer_source
 from fleets.domain.types import ModelShape, Role
 from releases.domain.spec_reader import did_you_mean
 
@@ -78,6 +79,7 @@ class Recipe:
     roles: dict[Role, RoleRules]
     compat_options: tuple[str, ...] = ()
     redundant_experts: bool = False  # busy experts are replicated, so the GPUs of a replica need not divide them
+    tokenizer: str = ""  # by which routers count prompts: `hf://org/name@revision` or `file:///path/tokenizer.json`; empty: they estimate
 
     @property
     def can_disaggregate(self) -> bool:
@@ -114,6 +116,7 @@ def recipe_from(name: str, data: object) -> Recipe:
     """A recipe of a catalogue file's plain data; InvalidError names the file and what is wrong."""
     try:
         recipe = wire.from_plain({**_snake(data), "name": name}, Recipe)
+        tokenizer_source(recipe.tokenizer)
     except InvalidError as error:
         raise InvalidError(f"recipe {name}: {error.detail}", code="recipe-invalid") from error
     if recipe.kv_cache.dtype not in recipe.kv_cache.bytes_per_token:

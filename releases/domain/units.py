@@ -36,6 +36,7 @@ def unit_spec(
         placement=stage.topology.placement,
         pools=pools,
         fleets=stage.fleets,
+        tokenizer="" if simulated else recipe.tokenizer,  # the simulated engine has tokens of its own
     )
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+import yaml
+
+import releases.catalog
 from denvweb.core.errors import InvalidError
 from fleets.domain.hardware import GPUS
 from fleets.domain.timing import memory_fit
@@ -90,3 +94,11 @@ def test_an_unknown_recipe_is_named_with_its_nearest() -> None:
 def test_a_broken_recipe_says_which_it_is(data: object) -> None:
     with pytest.raises(InvalidError, match="recipe x/y@1"):
         recipe_from("x/y@1", data)
+
+
+def test_a_recipe_names_a_tokenizer_that_there_can_be() -> None:
+    text = next(path for path in Path(releases.catalog.__file__).parent.glob("*/vllm@1.yaml")).read_text(encoding="utf-8")
+    data = yaml.safe_load(text)
+    assert recipe_from("x/y@1", data | {"tokenizer": "hf://org/name@abc"}).tokenizer == "hf://org/name@abc"
+    with pytest.raises(InvalidError, match=r"recipe x/y@1: 'hf://name' names no tokenizer"):
+        recipe_from("x/y@1", data | {"tokenizer": "hf://name"})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fleets.domain.types import Faults, PlacementRule, Role, UnitSpec
@@ -42,6 +44,15 @@ def test_a_unit_has_all_that_the_recipe_adds() -> None:
     assert (decode.engine.block_tokens, decode.engine.kv_dtype, decode.engine.shape.kv_bytes_per_token) == (64, "fp4", 890)
     assert decode.engine.options["speculative-draft-length"] == "2"
     assert decode.engine.faults == Faults()
+
+
+def test_a_tokenizer_is_the_routers_business_and_touches_no_engine() -> None:
+    file = file_of(DS_FLASH)
+    known = catalog()[file.release.recipe]
+    recipe = replace(known, tokenizer="hf://org/name@abc")
+    spec = unit_spec(file.release, file.stages[0], recipe, "ds-flash@7")
+    assert spec.tokenizer == "hf://org/name@abc" and generations(spec.pools, spec.compat) == hashes()
+    assert unit_spec(file.release, file.stages[0], recipe, "ds-flash@7", simulated=True).tokenizer == ""
 
 
 def test_an_aggregated_unit_hands_nothing_over() -> None:

@@ -44,10 +44,12 @@ def test_the_table_lists_ready_replicas_by_their_leaders() -> None:
 def test_routers_know_for_how_long_prefill_keeps_kv(told: dict[str, str], lease_s: float) -> None:
     world, spec = World(domains=1), unit_spec()
     prefill, decode = spec.pools
-    world.unit(replace(spec, pools=(replace(prefill, engine=replace(prefill.engine, options=told)), decode)))
+    told_spec = replace(spec, pools=(replace(prefill, engine=replace(prefill.engine, options=told)), decode), tokenizer="hf://org/name")
+    world.unit(told_spec)
     world.settle()
     world.route({RELEASE: 10_000})
-    assert router_table(stage=STAGE).units[0].kv_lease_s == lease_s
+    (route,) = router_table(stage=STAGE).units
+    assert (route.kv_lease_s, route.tokenizer) == (lease_s, "hf://org/name")
 
 
 @pytest.mark.parametrize(
