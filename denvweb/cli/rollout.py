@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from datetime import UTC, datetime
 
@@ -10,7 +11,7 @@ import click
 from denvweb.cli.client import Client
 from denvweb.cli.output import echo_json, json_option, redrawn, split_stage
 from denvweb.cli.rollout_text import rollout_text
-from denvweb.core.errors import DenvError
+from denvweb.core.errors import DenvError, InvalidError
 from releases.domain.views import PreflightView, RolloutView, StageView
 
 _WATCH_EVERY_S = 1.0
@@ -123,6 +124,16 @@ def abort(stage: str, reason: str, as_json: bool) -> None:
     _act(stage, "abort", {"reason": reason}, as_json)
 
 
+def _confirm(question: str) -> None:
+    """Ask; where nobody can answer, as in a CI job, say how to go without asking."""
+    try:
+        click.confirm(question, abort=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise InvalidError("Nothing was done: nobody said yes. Give --yes to go without being asked.", code="not-confirmed") from None
+
+
 @click.command()
 @click.argument("stage", metavar="MODEL/STAGE")
 @click.option("--to", type=int, help="The release to go back to; the one before by default.")
@@ -138,7 +149,7 @@ def rollback(stage: str, to: int | None, reason: str, yes: bool, wait: bool, as_
     if not preflight.possible:
         raise DenvError(preflight.blocked_by or preflight.sentence, code="rollback-does-not-fit")
     if not yes and not as_json:
-        click.confirm(f"Roll back {stage} to {preflight.to_release}. {preflight.sentence} Go?", abort=True)
+        _confirm(f"Roll back {stage} to {preflight.to_release}. {preflight.sentence} Go?")
     began = time.monotonic()
     view = client.post(f"stages/{model}/{name}/rollback", RolloutView, {"to": to, "reason": reason})
     if not as_json:

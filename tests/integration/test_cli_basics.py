@@ -7,12 +7,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 
 from denvweb.cli.release import with_prompts
+from denvweb.cli.rollout import rollback
 from denvweb.core.errors import InvalidError
 from releases.domain.spec import ReleaseFile, parse
+from releases.domain.views import PreflightView
 
 
 def denv(*args: str, home: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -48,6 +52,18 @@ def test_a_wrong_word_of_a_group_gets_the_right_one_too(tmp_path: Path) -> None:
     done = denv("rollout", "pormote", home=tmp_path)
     assert done.returncode == 2
     assert done.stderr.strip().endswith("Did you mean `denv rollout promote`?")
+
+
+def test_a_rollback_that_nobody_confirms_says_how_to_go_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    preflight = PreflightView(True, 7, 1, 2, 0.5, 20.0, "Release 7 is warm on unit 1.")
+    stub = SimpleNamespace(get=lambda path, kind, **more: preflight, post=lambda path, *more: asked.append(path))
+    monkeypatch.setattr("denvweb.cli.rollout.Client", lambda: stub)
+    for answer in ("", "n\n"):
+        done = CliRunner().invoke(rollback, ["ds-flash/prod-us"], input=answer)
+        assert isinstance(done.exception, InvalidError) and "--yes" in done.exception.detail
+        assert "Release 7 is warm on unit 1." in done.output
+    assert asked == []
 
 
 def test_init_writes_a_file_that_can_be_released_and_never_over_one(tmp_path: Path) -> None:
