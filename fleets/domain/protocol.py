@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from fleets.domain.allowance import Allowance
-from fleets.domain.types import KV_LEASE_S, EngineSpec, RankDesired, RankState, Role
+from fleets.domain.types import KV_LEASE_S, PREFILL_TOKENS, EngineSpec, RankDesired, RankState, Role
 from metrics.domain.types import AlarmSpec, SeriesDelta
 
 PROTOCOL_VERSION = 1
@@ -218,6 +218,7 @@ class RouteUnit:
     block_tokens: int = 64
     kv_lease_s: float = KV_LEASE_S  # how long prefill keeps KV that nobody fetches
     tokenizer: str = ""  # that counts its prompts; empty: routers estimate
+    prefill_tokens: int = PREFILL_TOKENS  # a prefill replica with so many to compute gets no more; they wait where the order is chosen
 
 
 @dataclass(frozen=True, slots=True)

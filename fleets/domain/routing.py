@@ -16,6 +16,7 @@ from fleets.domain.protocol import ConditionalPolicy
 KV_SPARE_BELOW_RATIO = 0.80  # a decode replica with less of its KV in use has room to prefill for itself
 KV_FULL_ABOVE_RATIO = 0.95  # above this a decode replica is taken only when all are
 LOCAL_RISE_MAX = 8.0  # how far a full prefill queue may raise the local limit: a long prompt would stall decode for all
+OVERTAKEN_MAX = 3  # of those who wait for prefill, the one who came first is overtaken by so many shorter ones
 LOAD_SLACK_RATIO = 1.25  # a replica that holds the prefix may be this much busier than the idlest ...
 LOAD_SLACK_REQUESTS = 2.0  # ... or this many requests
 
@@ -204,6 +205,15 @@ def pick_decode(replicas: Sequence[ReplicaT], held_tokens: Sequence[int]) -> Rep
     bound = min(replica.running for replica, _ in roomy) * LOAD_SLACK_RATIO + LOAD_SLACK_REQUESTS
     near = [pair for pair in roomy if pair[0].running <= bound]
     return min(near, key=lambda pair: (-pair[1], _tenths(pair[0].kv_use), pair[0].running, pair[0].used_seq))[0]
+
+
+def next_in_line(sizes: Sequence[int], overtaken: int) -> int:
+    """Who goes next of those who wait for prefill: the shortest, the earliest among equals. `sizes` are tokens in order of arrival.
+
+    A queue served in order makes everybody late once it is longer than users wait, and mostly for the sake of a few long prompts.
+    The first in line has been passed over `overtaken` times; after `OVERTAKEN_MAX` it is its turn, so nobody waits for ever.
+    """
+    return 0 if overtaken >= OVERTAKEN_MAX else min(range(len(sizes)), key=sizes.__getitem__)
 
 
 def _tenths(kv_use: float | None) -> int:

@@ -70,6 +70,7 @@ class ModelShape:
     prefill_weight_ratio: float = 1.0  # share of the weights that a prefill engine holds; an encoder-decoder needs its encoder only
 
 
+PREFILL_TOKENS = 8192  # about a step of an engine with the usual batch: it has the next prompt when it ends one, and no queue of its own
 KV_LEASE_S = 30.0  # unless the option `kv-lease-s` says otherwise; vLLM's own default
 MOONCAKE_LEASE_S = 120.0  # likewise; decode's wait for a prompt to be computed is part of it. vLLM's own default is 480
 

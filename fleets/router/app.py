@@ -72,7 +72,7 @@ class App:
         self.telemetry = Telemetry(config.stage)
         self.stage = Stage(
             clock_s=time.monotonic,
-            make_gate=lambda capacity: Gate(capacity, limit=config.queue_limit, deadline_s=config.queue_deadline_s),
+            make_gate=lambda room: Gate(room, limit=config.queue_limit, deadline_s=config.queue_deadline_s),
             prefill_inflight=max(1, config.prefill_inflight // config.peers),
             eject_after=config.eject_after,
             index=PrefixIndex(config.prefix_blocks),

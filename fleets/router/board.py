@@ -109,6 +109,8 @@ class Sharing:
         loads = self._board.loads(now_ns)
         for key, replica in replicas.items():
             replica.share(*loads.get(key, (0, 0)))
+        for unit in self._stage.units.values():
+            unit.gate.admit()  # the others may have left room
         self._hear(self._board.pairs(), {key: replica.name for key, replica in replicas.items()})
 
     def _hear(self, pairs: Iterable[Pair], names: Mapping[int, str]) -> None:

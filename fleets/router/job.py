@@ -71,7 +71,8 @@ class Job(Paired):
             self._next_prefill()
             return
         try:
-            place = gate.wait(self.client_name or (self.head.header(b"authorization") or self.client.peer.encode()).decode("latin-1"))
+            name = self.client_name or (self.head.header(b"authorization") or self.client.peer.encode()).decode("latin-1")
+            place = gate.wait(name, self._services.stage.prefill_size(choice, self))
         except QueueFullError as full:
             self._queue_full(full)
             return
@@ -86,8 +87,13 @@ class Job(Paired):
         full = place.exception()
         if isinstance(full, QueueFullError):
             self._queue_full(full)
-        else:
+            return
+        gate = self._choice.unit.gate if self._choice is not None else None
+        try:
             self._next_prefill()
+        finally:
+            if gate is not None:
+                gate.begun()
 
     # -- prefill --
 

@@ -213,7 +213,7 @@ class Stage:
         self,
         *,
         clock_s: Callable[[], float],
-        make_gate: Callable[[Callable[[], int]], Gate],
+        make_gate: Callable[[Callable[[int], bool]], Gate],
         prefill_inflight: int,
         eject_after: int,
         index: PrefixIndex,
@@ -278,11 +278,19 @@ class Stage:
             unit.gate.admit()
 
     def _new_unit(self, spec: RouteUnit) -> UnitState:
-        def capacity() -> int:
-            now_s = self._clock_s()
-            return self._prefill_inflight * max(1, len(_usable(unit.prefills, _NONE, now_s)))
+        def room(inflight: int) -> bool:
+            """For one more leg: neither too many requests for the replicas, nor all of them with enough to compute."""
+            replicas, enough = _usable(unit.prefills, _NONE, self._clock_s()), unit.spec.prefill_tokens
+            if inflight >= self._prefill_inflight * max(1, len(replicas)):
+                return False
+            if unit.wire.concurrent:  # prefill's leg lasts until decode has room for the KV: its tokens do not say how busy prefill is
+                return True
+            for replica in replicas:
+                if replica.tokens < enough:
+                    return True
+            return not replicas
 
-        unit = UnitState(spec, self._make_gate(capacity))
+        unit = UnitState(spec, self._make_gate(room))
         return unit
 
     def _replica(self, spec: RouteReplica) -> ReplicaState:
@@ -416,6 +424,10 @@ class Stage:
             self._seq += 1
             picked.used_seq = self._seq
         return picked
+
+    def prefill_size(self, choice: Choice, want: Want) -> int:
+        """Tokens that the prefill replica with most of the prompt would have to compute."""
+        return max(0, want.prompt_tokens - max(self._held(choice.unit.prefills, want), default=0))
 
     # -- health --
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from denvweb.core import wire
 from denvweb.core.errors import NotFoundError
 from fleets.domain.protocol import ConditionalPolicy, ReplicaReadiness, RouteReplica, RouterTable, RouteUnit, Synthetic
-from fleets.domain.types import NodeState, PoolSpec, Role, UnitSpec
+from fleets.domain.types import PREFILL_TOKENS, NodeState, PoolSpec, Role, UnitSpec
 from fleets.domain.views import ReplicaState, RoutersView
 from fleets.models import Replica, Router, RouteState, Unit
 from fleets.selectors.keys import keys_of
@@ -73,7 +73,13 @@ def _route_unit(unit: Unit) -> RouteUnit | None:
         block_tokens=decode.engine.block_tokens,
         kv_lease_s=_pool(spec, Role.PREFILL).engine.kv_lease_s,
         tokenizer=spec.tokenizer,
+        prefill_tokens=PREFILL_TOKENS * _groups(_pool(spec, Role.PREFILL)),
     )
+
+
+def _groups(pool: PoolSpec) -> int:
+    """Data-parallel groups of a replica: each has batches of its own."""
+    return max(1, pool.gpus // max(1, pool.engine.tensor_parallel))
 
 
 def _pool(spec: UnitSpec, role: Role) -> PoolSpec:

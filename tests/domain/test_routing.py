@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from fleets.domain.protocol import ConditionalPolicy
 from fleets.domain.routing import (
     LOCAL_RISE_MAX,
+    OVERTAKEN_MAX,
     ExactShares,
     Reason,
     decide,
     local_limit,
+    next_in_line,
     pick_decode,
     pick_prefill,
     pick_unit,
@@ -160,6 +162,15 @@ def test_prefill_replica_that_finishes_first() -> None:
     busy.tokens = 12_000
     assert pick_prefill([busy, idle], [10_000, 0], 10_000) is idle
     assert pick_prefill([], [], 10) is None
+
+
+@given(st.lists(st.integers(0, 50), min_size=1), st.integers(0, 5))
+def test_the_shortest_goes_first_until_the_first_in_line_was_passed_over_often_enough(sizes: list[int], overtaken: int) -> None:
+    index = next_in_line(sizes, overtaken)
+    if overtaken >= OVERTAKEN_MAX:
+        assert index == 0
+    else:
+        assert sizes[index] == min(sizes) and sizes[index] not in sizes[:index]
 
 
 def test_decode_replica_by_room_prefix_and_load() -> None:

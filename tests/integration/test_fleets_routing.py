@@ -40,16 +40,18 @@ def test_the_table_lists_ready_replicas_by_their_leaders() -> None:
     assert world.view(unit).routable
 
 
-@pytest.mark.parametrize(("told", "lease_s"), [({}, 30.0), ({"kv-lease-s": "8"}, 8.0)])
-def test_routers_know_for_how_long_prefill_keeps_kv(told: dict[str, str], lease_s: float) -> None:
+@pytest.mark.parametrize(("told", "lease_s", "groups"), [({}, 30.0, 1), ({"kv-lease-s": "8"}, 8.0, 4)])
+def test_routers_know_for_how_long_prefill_keeps_kv_and_how_much_it_computes_at_a_time(
+    told: dict[str, str], lease_s: float, groups: int
+) -> None:
     world, spec = World(domains=1), unit_spec()
     prefill, decode = spec.pools
-    told_spec = replace(spec, pools=(replace(prefill, engine=replace(prefill.engine, options=told)), decode), tokenizer="hf://org/name")
-    world.unit(told_spec)
+    engine = replace(prefill.engine, options=told, tensor_parallel=prefill.gpus // groups)
+    world.unit(replace(spec, pools=(replace(prefill, engine=engine), decode), tokenizer="hf://org/name"))
     world.settle()
     world.route({RELEASE: 10_000})
     (route,) = router_table(stage=STAGE).units
-    assert (route.kv_lease_s, route.tokenizer) == (lease_s, "hf://org/name")
+    assert (route.kv_lease_s, route.tokenizer, route.prefill_tokens) == (lease_s, "hf://org/name", 8192 * groups)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_who_reads_too_late_misses_the_oldest_alone(path: str) -> None:
 def _stage() -> Stage:
     stage = Stage(
         clock_s=lambda: 0.0,
-        make_gate=lambda capacity: Gate(capacity, limit=9, deadline_s=9),
+        make_gate=lambda room: Gate(room, limit=9, deadline_s=9),
         prefill_inflight=4,
         eject_after=3,
         index=PrefixIndex(1000),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -184,6 +185,22 @@ async def test_full_prefill_queue_is_429(tmp_path: Path) -> None:
         for raw in raws:
             assert (await raw.read_answer()).text == "".join(WORDS)
         assert bench.counters()["errors.queue-full"] == 1
+
+
+async def test_a_replica_with_enough_to_compute_gets_no_more_and_the_shorter_prompt_goes_first(tmp_path: Path) -> None:
+    async with engines("p", "d") as (p, d):
+        unit = replace(pd_unit([p], [d]), prefill_tokens=2000)
+        async with router(tmp_path, table(unit)) as bench:
+            gate, raws = bench.app.stage.units["u-1"].gate, [await bench.connect() for _ in range(3)]
+            for waiting, (raw, text) in enumerate(zip(raws, ("PSLOW" + LONG * 2, "second" + LONG * 2, "third" + LONG), strict=True)):
+                raw.writer.write(message(chat(text)))
+                while gate.depth + gate.inflight <= waiting:
+                    await asyncio.sleep(0)
+            assert (gate.depth, gate.inflight) == (2, 1)
+            p.release.set()
+            for raw in raws:
+                assert (await raw.read_answer()).status == 200
+            assert [post.body["messages"][0]["content"][:5] for post in p.posts] == ["PSLOW", "third", "secon"]
 
 
 async def test_8_mib_body(tmp_path: Path) -> None:

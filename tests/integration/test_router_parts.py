@@ -64,7 +64,7 @@ def test_blocks_bytes() -> None:
 
 
 async def test_gate_is_fair_between_keys() -> None:
-    gate = Gate(lambda: 1, limit=100, deadline_s=5)
+    gate = Gate(lambda inflight: inflight < 1, limit=100, deadline_s=5)
     await gate.enter("first")
     order: list[str] = []
 
@@ -82,8 +82,39 @@ async def test_gate_is_fair_between_keys() -> None:
     assert (gate.depth, gate.inflight) == (0, 0)
 
 
+async def test_gate_lets_shorter_prompts_first_but_nobody_waits_for_ever() -> None:
+    gate = Gate(lambda inflight: inflight < 1, limit=100, deadline_s=5)
+    assert gate.try_enter()
+    order: list[int] = []
+    places = {tokens: gate.wait("key", tokens) for tokens in (9000, 300, 200, 400, 500, 600)}
+    for _ in places:
+        gate.leave()
+        (tokens,) = [tokens for tokens, place in places.items() if place.done() and tokens not in order]
+        order.append(tokens)
+        gate.begun()
+    assert order == [200, 300, 400, 9000, 500, 600]  # three overtake the one who came first
+
+
+async def test_gate_hands_out_one_place_at_a_time() -> None:
+    """How much a leg brings to compute is seen once it has begun: two places handed out at once could both be one too many."""
+    gate, tokens = Gate(lambda _: sum(begun) < 8000, limit=100, deadline_s=5), 6000
+    begun = [8000]
+    first, second, third = (gate.wait("key", tokens) for _ in range(3))
+    begun.clear()
+    gate.admit()
+    assert (first.done(), second.done()) == (True, False)
+    begun.append(tokens)
+    gate.begun()
+    assert second.done() and not third.done()
+    gate.withdraw(second)  # its client left in the same instant
+    assert third.done()
+    begun.append(tokens)
+    gate.begun()
+    assert (gate.depth, gate.inflight) == (0, 2)
+
+
 async def test_gate_refuses_when_full_and_after_the_deadline() -> None:
-    gate = Gate(lambda: 1, limit=1, deadline_s=0.02)
+    gate = Gate(lambda inflight: inflight < 1, limit=1, deadline_s=0.02)
     await gate.enter("a")
     late = asyncio.ensure_future(gate.enter("b"))
     await asyncio.sleep(0)
@@ -96,7 +127,7 @@ async def test_gate_refuses_when_full_and_after_the_deadline() -> None:
 
 
 async def test_gate_loses_no_place_to_a_client_that_left() -> None:
-    gate = Gate(lambda: 1, limit=10, deadline_s=5)
+    gate = Gate(lambda inflight: inflight < 1, limit=10, deadline_s=5)
     await gate.enter("a")
     waits = [asyncio.ensure_future(gate.enter(key)) for key in "bcd"]
     await asyncio.sleep(0)

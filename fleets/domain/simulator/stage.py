@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from fleets.domain import routing
@@ -17,12 +16,13 @@ from fleets.domain.types import Role
 class Unit:
     """One serving unit and its prefill queue, as the router sees it."""
 
-    __slots__ = ("all_decodes", "all_prefills", "decodes", "inflight", "prefill_inflight", "prefills", "used_seq", "waiting")
+    __slots__ = ("all_decodes", "all_prefills", "decodes", "inflight", "overtaken", "prefill_inflight", "prefills", "used_seq", "waiting")
 
     def __init__(self, prefills: Sequence[Replica], decodes: Sequence[Replica]) -> None:
         self.all_prefills, self.all_decodes = list(prefills), list(decodes)
         self.prefills, self.decodes = self.all_prefills, self.all_decodes  # those that are up
-        self.waiting: deque[tuple[Job, float]] = deque()
+        self.waiting: list[tuple[int, Job, float]] = []  # tokens to compute, and since when; in order of arrival
+        self.overtaken = 0  # how often the first of them was passed over
         self.prefill_inflight = self.inflight = self.used_seq = 0
 
     @property
@@ -93,7 +93,8 @@ class Stage:
         elif not unit.waiting and self._has_place(unit):
             self._prefill(now, job)
         elif len(unit.waiting) < self._router.queue_limit:
-            unit.waiting.append((job, now))
+            size = max(0, job.prompt - max(self._held(unit.prefills, job.arrival), default=0))
+            unit.waiting.append((size, job, now))
         else:
             unit.inflight -= 1
             self.rejected += 1
@@ -136,7 +137,9 @@ class Stage:
     # ---- prefill ----
 
     def _has_place(self, unit: Unit) -> bool:
-        return unit.prefill_inflight < self._router.prefill_inflight * (len(unit.prefills) or 1)
+        if unit.prefill_inflight >= self._router.prefill_inflight * (len(unit.prefills) or 1):
+            return False
+        return not unit.prefills or any(replica.tokens < self._router.prefill_tokens for replica in unit.prefills)
 
     def _prefill(self, now: float, job: Job) -> None:
         """A prefill leg; without a usable replica decode does it."""
@@ -163,7 +166,9 @@ class Stage:
         unit = job.unit
         unit.prefill_inflight -= 1
         while unit.waiting and self._has_place(unit):
-            waiting, since_s = unit.waiting.popleft()
+            index = routing.next_in_line([size for size, _, _ in unit.waiting], unit.overtaken)
+            unit.overtaken = unit.overtaken + 1 if index else 0
+            _, waiting, since_s = unit.waiting.pop(index)
             if now - since_s > self._router.queue_deadline_s:
                 unit.inflight -= 1
                 self.rejected += 1

@@ -10,7 +10,7 @@ from typing import Protocol
 from fleets.domain.hardware import GpuKind
 from fleets.domain.protocol import ConditionalPolicy
 from fleets.domain.timing import UNCALIBRATED, Calibration, memory_fit
-from fleets.domain.types import ModelShape, Role
+from fleets.domain.types import PREFILL_TOKENS, ModelShape, Role
 
 BLOCK_TOKENS = 512  # of the prompt blocks that a trace names; Mooncake's
 
@@ -92,6 +92,7 @@ class RouterShape:
     """The router's bounds, with its own defaults; `hop_s` is what a request spends in it for each leg."""
 
     prefill_inflight: int = 16
+    prefill_tokens: int = PREFILL_TOKENS  # a prefill replica with so many to compute gets no more
     queue_limit: int = 512
     queue_deadline_s: float = 30.0
     gauge_every_s: float = 1.0
