@@ -34,7 +34,7 @@ TOGETHER = (Role.AGGREGATED,)
 def both(roles: tuple[Role, ...], arrivals: list[Arrival], *, kv_blocks: int = 8192, budget: int = 4096) -> tuple[Result, Seen]:
     pools = tuple(PoolShape(role, 1, 8, 64, budget, kv_blocks * 64) for role in roles)
     shape = StageShape(DENSE, GPUS["H100"], 1, pools, ConditionalPolicy(local_prefill_below=0))
-    foretold = simulate(shape, arrivals, Run(router=RouterShape(hop_s=0.0, prefill_inflight=10_000)))
+    foretold = simulate(shape, arrivals, Run(router=RouterShape(hop_s=0.0, prefill_inflight=10_000, prefill_tokens=10**9)))
     seen = engine_sees(
         roles, arrivals, gpu_kind="H100", gpus=8, shape=DENSE, max_sequences=64, max_batched_tokens=budget, kv_blocks=kv_blocks
     )
