@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from drf_spectacular.utils import extend_schema
-from rest_framework import status
+from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -17,10 +17,12 @@ from denvweb.auth import via_of
 from denvweb.core import wire
 from denvweb.core.errors import ForbiddenError
 from denvweb.idempotency import idempotent, idempotent_secret
+from denvweb.listing import ChoiceOfField, ListQuery, WordField, checked, cut
 from fleets.api.access import access_nodes
 from fleets.domain.drain import DrainPlan
+from fleets.domain.types import NodeState
 from fleets.domain.views import FleetMap, JoinTokenView, NodeStanding
-from fleets.selectors import drain_plan, fleet_maps, node_standing
+from fleets.selectors import drain_plan, fleet_maps, node_standing, nodes_found
 from fleets.services import fleet_thaw, join_token_issue, node_cordon, node_drain
 
 T = TypeVar("T")
@@ -56,6 +58,36 @@ class JoinTokensView(APIView):
         fleet = _body(request, JoinTokenBody).fleet
         made = join_token_issue(fleet=fleet, created_by=request.user.get_username(), via=via_of(request))
         return Response(wire.to_plain(made), status=status.HTTP_201_CREATED)
+
+
+class NodesQuery(ListQuery):
+    """Which nodes."""
+
+    fleet = WordField(max_length=63)
+    state = ChoiceOfField([state.value for state in NodeState])
+    cordoned = serializers.BooleanField(default=None, allow_null=True)
+    draining = serializers.BooleanField(default=None, allow_null=True)
+    after = WordField(help_text="`next` of the page before")
+
+
+@dataclass(frozen=True, slots=True)
+class NodesPage:
+    """Nodes by name; `next` is the `after` of the next page."""
+
+    results: tuple[NodeStanding, ...]
+    next: str | None
+
+
+class NodesView(APIView):
+    """GET /nodes."""
+
+    @extend_schema(operation_id="nodes_list", parameters=[NodesQuery], responses=schema_of(NodesPage))
+    def get(self, request: Request) -> Response:
+        """Every node: its state, its GPUs, its last report and what is wrong with it."""
+        wanted = checked(NodesQuery, request)
+        limit = wanted.pop("limit")
+        found = nodes_found(**wanted, limit=limit + 1)
+        return Response(wire.to_plain(NodesPage(*cut(found, limit, lambda node: node.node))))
 
 
 class CordonView(APIView):

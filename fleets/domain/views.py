@@ -245,6 +245,8 @@ class NodeStanding:
     troubles: tuple[str, ...] = ()  # of its GPUs, `GPU 2 is broken: Xid 79 (fell off the bus)`
     driver: str = ""  # `580.95.05, CUDA 13.0`
     gpu_memory_bytes: int = 0  # of one GPU; 0: unknown
+    free: int = 0  # GPUs that no unit holds and that may be given out
+    last_report_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from fleets.selectors.fleets import fleet_maps, fleet_views
 from fleets.selectors.heads import fleet_heads, unit_heads, unit_releases, weights_view
 from fleets.selectors.keys import keys_view
 from fleets.selectors.loads import UnitsLoad, units_load
-from fleets.selectors.nodes import node_standing
+from fleets.selectors.nodes import node_standing, nodes_found
 from fleets.selectors.placement import defrag_advice, placement_explained
 from fleets.selectors.rooms import UnitRoom, unit_rooms
 from fleets.selectors.routing import router_table, routers_view, routers_views, table_generation
@@ -24,6 +24,7 @@ __all__ = [
     "keys_view",
     "node_snapshot",
     "node_standing",
+    "nodes_found",
     "placement_explained",
     "router_table",
     "routers_view",

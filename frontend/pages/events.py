@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from denvweb.access import seen_by
 from denvweb.core.errors import ForbiddenError
+from frontend import filters
 from frontend.pages.base import PageRequest, page, person, show
 from metrics.selectors import chain_view, events_view
 from releases.selectors.heads import stage_keys
 
 PAGE_SIZE = 50
+LEVELS = ("info", "warn", "bad")
 THROUGH = ("ui", "api", "cli", "slack", "alarm", "system")
 KINDS = {
     "": "everything",
@@ -33,45 +35,18 @@ KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """What of the journal is shown; every part of it is in the address."""
-
-    stage: str = ""
-    kind: str = ""
-    actor: str = ""
-    via: str = ""
-    text: str = ""
-
-    @property
-    def query(self) -> str:
-        """The address's part without the page's number."""
-        found = QueryDict(mutable=True)
-        found.update({name: value for name, value in self.parts.items() if value})
-        return found.urlencode()
-
-    @property
-    def parts(self) -> dict[str, str]:
-        """By name, as the address and the selector have them."""
-        return {"stage": self.stage, "kind": self.kind, "actor": self.actor, "via": self.via, "text": self.text}
-
-
-def read_filter(request: HttpRequest) -> Filter:
-    """The filter of an address; a kind or a way that there is not is none."""
-    asked = {name: request.GET.get(name, "").strip()[:200] for name in ("stage", "kind", "actor", "via", "text")}
-    asked["kind"] = asked["kind"] if asked["kind"] in KINDS else ""
-    asked["via"] = asked["via"] if asked["via"] in THROUGH else ""
-    return Filter(**asked)
+ALLOWED = {"stage": None, "kind": KINDS, "level": LEVELS, "actor": None, "via": THROUGH, "text": None, "since": None, "until": None}
 
 
 @require_safe
 @page
 def events(request: PageRequest) -> HttpResponse:
     """The journal, newest first. Older pages stand still: only the newest one is live."""
-    wanted, before = read_filter(request), request.GET.get("before", "")
+    wanted, before = filters.read(request, ALLOWED), request.GET.get("before", "")
+    asked: dict[str, Any] = {**wanted, **{name: filters.moment(wanted[name]) for name in ("since", "until")}}
     seen = seen_by(request.user)
     until = int(before) if before.isdecimal() else None
-    found = events_view(**wanted.parts, models=seen.only, before=until, limit=PAGE_SIZE + 1)
+    found = events_view(**asked, models=seen.only, before=until, limit=PAGE_SIZE + 1)
     return show(
         request,
         "events",
@@ -84,6 +59,7 @@ def events(request: PageRequest) -> HttpResponse:
             "paged": bool(before),
             "filter": wanted,
             "kinds": KINDS,
+            "levels": LEVELS,
             "through": THROUGH,
             "stages": [key for key in stage_keys() if key.partition("/")[0] in seen],
         },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
@@ -16,6 +15,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from denvweb.access import seen_by
 from denvweb.core.errors import ForbiddenError, InvalidError, NotFoundError
+from frontend import filters
 from frontend.accounts.sessions import session_end, sessions_of
 from frontend.accounts.tokens import token_make, token_revoke, tokens_of
 from frontend.models import OidcIdentity, SlackApp, SlackUser
@@ -32,7 +32,6 @@ from releases.services.access import access_freeze
 from releases.services.freezes import freeze_window_create, freeze_window_delete
 
 _SHOWN_ONCE = "denv_shown_once"  # in the session, until the page that shows it has been made
-_LOCAL = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d")
 
 
 @require_safe
@@ -113,11 +112,6 @@ def _slack_unlink(request: PageRequest, form: QueryDict) -> None:
     unlink(Caller(form.get("team", ""), form.get("user", "")), account=person(request))
 
 
-def _moment(text: str) -> datetime | None:
-    """What `<input type=datetime-local>` sends; the page says that it is UTC."""
-    return datetime.fromisoformat(text).replace(tzinfo=UTC) if _LOCAL.fullmatch(text) else None
-
-
 def _freeze_make(request: PageRequest, form: QueryDict) -> None:
     model, _, stage = form.get("where", "").partition("/")
     asked = FreezeRequest(
@@ -128,8 +122,8 @@ def _freeze_make(request: PageRequest, form: QueryDict) -> None:
         days=tuple(form.getlist("days")),
         start=form.get("start", ""),
         end=form.get("end", ""),
-        begins_at=_moment(form.get("begins_at", "")),
-        ends_at=_moment(form.get("ends_at", "")),
+        begins_at=filters.moment(form.get("begins_at", "")),
+        ends_at=filters.moment(form.get("ends_at", "")),
     )
     access_freeze(person(request), asked.model)
     freeze_window_create(asked=asked, actor=actor(request), via="ui")

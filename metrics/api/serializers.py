@@ -9,6 +9,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from denvweb.core.units import parse_duration_s
+from denvweb.listing import ChoiceOfField, TimedQuery, WordField
 from metrics.domain.figures import GROUPINGS
 
 _MAX_SPAN_S = 30 * 86400.0
@@ -52,17 +53,21 @@ class SeriesQuery(serializers.Serializer[Any]):
     by = serializers.ChoiceField(choices=GROUPINGS, default="release")
 
 
-class EventsQuery(serializers.Serializer[Any]):
-    """`?before=120&limit=50`."""
+class EventsQuery(TimedQuery):
+    """`?before=120&limit=50`, and which events: what an audit asks for."""
 
     before = serializers.IntegerField(default=None, min_value=1, max_value=2**62, help_text="`next` of the page before")
-    limit = serializers.IntegerField(default=50, min_value=1, max_value=500)
+    kind = WordField(max_length=60, help_text="those whose kind begins so: `rollout.`, `change.refused`")
+    level = ChoiceOfField(("info", "warn", "bad"))
+    actor = WordField(max_length=150, help_text="who did it")
+    via = WordField(max_length=12, help_text="through what: `ui`, `api`, `cli`, `slack`, `alarm`, `system`")
+    text = WordField(max_length=200, help_text="those whose sentence has it, in whatever case")
 
 
 class AllEventsQuery(EventsQuery):
     """The same over all stages, or of one model, stage, fleet or rollout."""
 
-    stage = serializers.CharField(default="", allow_blank=True, max_length=127)
-    model = serializers.CharField(default="", allow_blank=True, max_length=63)
-    fleet = serializers.CharField(default="", allow_blank=True, max_length=63)
-    rollout = serializers.CharField(default="", allow_blank=True, max_length=24)
+    stage = WordField()
+    model = WordField(max_length=63)
+    fleet = WordField(max_length=63)
+    rollout = WordField(max_length=24)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from django.utils import timezone
@@ -15,6 +14,7 @@ from rest_framework.views import APIView
 from denvweb.access import access_stage, seen_by
 from denvweb.api import schema_of
 from denvweb.core import wire
+from denvweb.listing import checked, cut
 from metrics.api.serializers import AllEventsQuery, EventsQuery, MetricsQuery, SeriesQuery
 from metrics.domain.views import EventView, FrameView, MetricsView
 from metrics.selectors import events_view, frame_view, metrics_view
@@ -25,16 +25,10 @@ _EVENT_PAGE = inline_serializer(
 )
 
 
-def _checked(query: type[serializers.Serializer[Any]], request: Request) -> dict[str, Any]:
-    checker = query(data=request.query_params.dict())
-    checker.is_valid(raise_exception=True)
-    return dict(checker.validated_data)
-
-
-def _page(events: Sequence[EventView], limit: int) -> Response:
-    """One more than `limit` was read, to know whether there is a next page."""
-    shown = events[:limit]
-    return Response({"results": wire.to_plain(shown), "next": str(shown[-1].seq) if len(events) > limit else None})
+def _page(wanted: dict[str, Any], **narrowed: Any) -> Response:
+    limit = wanted.pop("limit")
+    shown, following = cut(events_view(**wanted, **narrowed, limit=limit + 1), limit, lambda event: event.seq)
+    return Response({"results": wire.to_plain(shown), "next": following})
 
 
 class StageMetricsView(APIView):
@@ -44,7 +38,7 @@ class StageMetricsView(APIView):
     def get(self, request: Request, model: str, name: str) -> Response:
         """TTFT, ITL, errors and the rest of the last minutes, by release or unit."""
         access_stage(request.user, f"{model}/{name}")
-        wanted = _checked(MetricsQuery, request)
+        wanted = checked(MetricsQuery, request)
         view = metrics_view(stage=f"{model}/{name}", span_s=wanted["since"], by=wanted["by"], now=timezone.now())
         return Response(wire.to_plain(view))
 
@@ -56,7 +50,7 @@ class StageSeriesView(APIView):
     def get(self, request: Request, model: str, name: str) -> Response:
         """Figures over time, a value a step; null where nothing was measured."""
         access_stage(request.user, f"{model}/{name}")
-        wanted = _checked(SeriesQuery, request)
+        wanted = checked(SeriesQuery, request)
         view = frame_view(
             stage=f"{model}/{name}",
             names=wanted["names"],
@@ -75,8 +69,7 @@ class StageEventsView(APIView):
     def get(self, request: Request, model: str, name: str) -> Response:
         """Newest first."""
         access_stage(request.user, f"{model}/{name}")
-        wanted = _checked(EventsQuery, request)
-        return _page(events_view(stage=f"{model}/{name}", before=wanted["before"], limit=wanted["limit"] + 1), wanted["limit"])
+        return _page(checked(EventsQuery, request), stage=f"{model}/{name}")
 
 
 class EventsView(APIView):
@@ -85,6 +78,4 @@ class EventsView(APIView):
     @extend_schema(parameters=[AllEventsQuery], responses=_EVENT_PAGE)
     def get(self, request: Request) -> Response:
         """Newest first."""
-        wanted = _checked(AllEventsQuery, request)
-        limit = wanted.pop("limit")
-        return _page(events_view(**wanted, limit=limit + 1, models=seen_by(request.user).only), limit)
+        return _page(checked(AllEventsQuery, request), models=seen_by(request.user).only)

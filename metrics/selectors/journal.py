@@ -47,24 +47,23 @@ def events_view(
     kind: str = "",
     actor: str = "",
     via: str = "",
+    level: str = "",
     text: str = "",
+    since: datetime | None = None,
+    until: datetime | None = None,
 ) -> tuple[EventView, ...]:
     """The newest events, newest first; `before` is the number of the last one of the page before, `models` those that may be seen.
 
-    With `kind` only those whose kind begins so, such as `scale.`; with `text` those whose sentence has it, in whatever case.
+    With `kind` only those whose kind begins so, such as `scale.`; with `text` those whose sentence has it, in whatever case; from
+    `since` on, and up to `until` without it.
     """
-    asked = {"stage": stage, "model": model, "fleet": fleet, "rollout": rollout, "actor": actor, "via": via, "sentence__icontains": text}
-    wanted = {name: value for name, value in asked.items() if value}
-    if any("\0" in value for value in wanted.values()):  # the database refuses even to look for it
+    same = {"stage": stage, "model": model, "fleet": fleet, "rollout": rollout, "actor": actor, "via": via, "level": level}
+    words = {name: value for name, value in {**same, "kind__startswith": kind, "sentence__icontains": text}.items() if value}
+    if any("\0" in value for value in words.values()):  # the database refuses even to look for it
         return ()
-    events = Event.objects.filter(**wanted).order_by("-seq")
-    if models is not None:
-        events = events.filter(model__in=models)
-    if kind:
-        events = events.filter(kind__startswith=kind)
-    if before is not None:
-        events = events.filter(seq__lt=before)
-    return tuple(event_view(event) for event in events[:limit])
+    bounds = {"seq__lt": before, "at__gte": since, "at__lt": until, "model__in": models}
+    wanted = {**words, **{name: bound for name, bound in bounds.items() if bound is not None}}
+    return tuple(event_view(event) for event in Event.objects.filter(**wanted).order_by("-seq")[:limit])
 
 
 def events_between(*, stage: str, since: datetime, until: datetime, limit: int) -> tuple[EventView, ...]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -16,14 +17,13 @@ from denvweb.auth import via_of
 from denvweb.core import wire
 from denvweb.core.errors import InvalidError
 from denvweb.idempotency import idempotent
+from denvweb.listing import TimedQuery, WordField, checked, cut
 from releases.domain.views import DiffView, DryRunView, RecipeView, ReleaseView, RolloutView
-from releases.selectors.releases import PAGE, diff_view, dry_run_view, recipes_view, release_view, releases_view
+from releases.selectors.releases import diff_view, dry_run_view, recipes_view, release_view, releases_view
 from releases.selectors.rollouts import rollout_view
 from releases.services.access import access_release
 from releases.services.dry_runs import dry_run_create
 from releases.services.releases import How, release_create, release_resume
-
-MOST_PER_PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,15 @@ class CreatedView:
 
     release: ReleaseView
     rollouts: tuple[RolloutView, ...]
+
+
+class ReleasesQuery(TimedQuery):
+    """Which releases of a model, by when they were made."""
+
+    before = serializers.IntegerField(default=None, min_value=1, max_value=2**31 - 1, help_text="`next` of the page before")
+    stage = WordField(max_length=63, help_text="those that were ever rolled out to it: `prod-us`")
+    by = WordField(max_length=150, help_text="who made it")
+    held = serializers.BooleanField(default=None, allow_null=True, help_text="whether automation may not deploy it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +156,14 @@ class ModelReleasesView(APIView):
         operation_id="models_releases_list",
         responses=schema_of(ReleasesPage),
         summary="Releases of a model, newest first",
-        parameters=[OpenApiParameter("before", OpenApiTypes.INT), OpenApiParameter("limit", OpenApiTypes.INT)],
+        parameters=[ReleasesQuery],
     )
     def get(self, request: Request, model: str) -> Response:
         access_model(request.user, model)
-        limit = number_param(request, "limit", most=MOST_PER_PAGE) or PAGE
-        found = releases_view(model=model, before=number_param(request, "before"), limit=limit + 1)
-        page = found[:limit]
-        more = str(page[-1].number) if len(found) > limit else None
-        return Response(wire.to_plain(ReleasesPage(page, more)))
+        wanted = checked(ReleasesQuery, request)
+        limit = wanted.pop("limit")
+        found = releases_view(model=model, **wanted, limit=limit + 1)
+        return Response(wire.to_plain(ReleasesPage(*cut(found, limit, lambda release: release.number))))
 
 
 class ReleaseDetailView(APIView):

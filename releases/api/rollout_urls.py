@@ -19,5 +19,6 @@ urlpatterns: list[URLPattern] = [
     path(f"{STAGE}/rollout/pause", rollout_views.PauseView.as_view(), name="rollout-pause"),
     path(f"{STAGE}/rollout/resume", rollout_views.ResumeView.as_view(), name="rollout-resume"),
     path(f"{STAGE}/rollout/abort", rollout_views.AbortView.as_view(), name="rollout-abort"),
+    path("rollouts", rollout_views.RolloutsView.as_view(), name="rollouts"),
     path("rollouts/<str:id>", rollout_views.RolloutDetailView.as_view(), name="rollout-detail"),
 ]

@@ -11,15 +11,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from denvweb.access import Action, access_stage
+from denvweb.access import Action, access_stage, seen_by
 from denvweb.api import schema_of
 from denvweb.auth import via_of
 from denvweb.core import wire
 from denvweb.core.errors import NotFoundError
 from denvweb.idempotency import idempotent
+from denvweb.listing import ChoiceOfField, TimedQuery, WordField, checked, cut
 from releases.domain.views import RolloutView
 from releases.models import Rollout
-from releases.selectors.rollouts import last_rollouts, rollout_view, view_of
+from releases.selectors.rollouts import ACTIVE, last_rollouts, rollout_view, rollouts_view, view_of
 from releases.selectors.stages import stage_row
 from releases.services import access, rollouts
 
@@ -61,6 +62,36 @@ def _body(request: Request, into: type[T]) -> T:
 
 def _answer(rollout: Rollout) -> Response:
     return Response(wire.to_plain(rollout_view(id=rollout.pk)))
+
+
+class RolloutsQuery(TimedQuery):
+    """Which rollouts, by when they began."""
+
+    model = WordField(max_length=63)
+    stage = WordField(help_text="`ds-flash/prod-us`")
+    state = ChoiceOfField((ACTIVE, *Rollout.State.values), help_text="`active`: all that have not ended")
+    kind = ChoiceOfField(("rollout", "rollback"))
+    before = WordField(max_length=24, help_text="`next` of the page before")
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutsPage:
+    """Rollouts, newest first; `next` is the `before` of the next page."""
+
+    results: tuple[RolloutView, ...]
+    next: str | None
+
+
+class RolloutsView(APIView):
+    """All rollouts."""
+
+    @extend_schema(operation_id="rollouts_list", parameters=[RolloutsQuery], responses=schema_of(RolloutsPage))
+    def get(self, request: Request) -> Response:
+        """Newest first, under way and over."""
+        wanted = checked(RolloutsQuery, request)
+        limit = wanted.pop("limit")
+        found = rollouts_view(**wanted, limit=limit + 1, models=seen_by(request.user).names)
+        return Response(wire.to_plain(RolloutsPage(*cut(found, limit, lambda rollout: rollout.id))))
 
 
 class RolloutDetailView(APIView):

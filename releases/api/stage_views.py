@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -14,13 +15,25 @@ from denvweb.access import access_stage, seen_by
 from denvweb.api import schema_of
 from denvweb.core import wire
 from denvweb.core.errors import InvalidError
-from releases.domain.views import PreflightView, StageView
+from denvweb.listing import MOST_PER_PAGE, ChoiceOfField, ListQuery, WordField, checked, cut
+from releases.domain.views import STAGE_STATES, PreflightView, StageView
+from releases.selectors.heads import stages_found
 from releases.selectors.stages import preflight_view, stage_view, stages_view
+
+
+class StagesQuery(ListQuery):
+    """Which stages. A page holds all that most installations have."""
+
+    limit = serializers.IntegerField(default=MOST_PER_PAGE, min_value=1, max_value=MOST_PER_PAGE, help_text="how many, at most")
+    model = WordField(max_length=63)
+    state = ChoiceOfField(STAGE_STATES)
+    fleet = WordField(max_length=63)
+    after = WordField(help_text="`next` of the page before")
 
 
 @dataclass(frozen=True, slots=True)
 class StagesPage:
-    """Every stage, by model and position."""
+    """Stages by model and position; `next` is the `after` of the next page."""
 
     results: tuple[StageView, ...]
     next: str | None = None
@@ -29,11 +42,13 @@ class StagesPage:
 class StagesView(APIView):
     """All stages."""
 
-    @extend_schema(operation_id="stages_list", responses=schema_of(StagesPage))
+    @extend_schema(operation_id="stages_list", parameters=[StagesQuery], responses=schema_of(StagesPage))
     def get(self, request: Request) -> Response:
         """Every stage with its units, alarms and rollout."""
-        seen = seen_by(request.user)
-        return Response(wire.to_plain(StagesPage(tuple(view for view in stages_view() if view.model in seen))))
+        wanted = checked(StagesQuery, request)
+        limit = wanted.pop("limit")
+        keys, following = cut(stages_found(**wanted, limit=limit + 1, models=seen_by(request.user).names), limit, str)
+        return Response(wire.to_plain(StagesPage(stages_view(keys=keys) if keys else (), following)))
 
 
 class StageDetailView(APIView):

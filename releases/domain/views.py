@@ -154,6 +154,9 @@ class AlarmView:
     value_text: str = "-"  # as a person reads it
 
 
+STAGE_STATES = ("steady", "rolling", "held", "baking", "rolling-back", "blocked", "degraded", "empty")
+
+
 @dataclass(frozen=True, slots=True)
 class StageView:
     """One stage as a page shows it."""
@@ -163,7 +166,7 @@ class StageView:
     name: str
     fleets: tuple[str, ...]
     replicas: int  # serving units wanted
-    state: str  # `steady`, `rolling`, `held`, `baking`, `rolling-back`, `blocked`, `degraded`, `empty`
+    state: str  # one of STAGE_STATES
     sentence: str
     release: int | None  # that serves, or served before the rollout
     releases: dict[str, float]  # share of the traffic wanted by release key

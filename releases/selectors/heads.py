@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -10,7 +10,7 @@ from django.db.models import FilteredRelation, Q, TextField
 from django.db.models.functions import Cast
 
 from denvweb.core import wire
-from denvweb.core.errors import NotFoundError
+from denvweb.core.errors import InvalidError, NotFoundError
 from fleets import selectors as fleets
 from fleets.domain.scaling.types import Knob
 from fleets.domain.views import UnitHead
@@ -23,13 +23,8 @@ from releases.domain.scaling import in_force
 from releases.domain.spec_types import StageSpec
 from releases.domain.views import StageHead
 from releases.models import Rollout, Stage
-from releases.selectors.rollouts import state_of, view_of
+from releases.selectors.rollouts import rollout_rows, state_of, view_of
 from releases.selectors.scales import counts_of
-
-_LARGE = (
-    *("stage__settings", "stage__draining"),
-    *(f"{release}__{column}" for release in ("from_release", "to_release") for column in ("yaml", "spec", "generations")),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +64,27 @@ def stage_head(*, stage: str) -> StageHead:
 def stage_keys() -> tuple[str, ...]:
     """`model/stage` of every stage, by model and position: what menus of them need."""
     return tuple(f"{model}/{name}" for model, name in Stage.objects.values_list("model__name", "name"))
+
+
+def stages_found(
+    *, model: str = "", state: str = "", fleet: str = "", after: str = "", limit: int | None = None, models: Collection[str] | None = None
+) -> tuple[str, ...]:
+    """The stages that these words fit, by model and position, of those `models` that may be seen; `after` ends the page before."""
+    keys = stage_keys()
+    if after and after not in keys:
+        raise InvalidError(f"after: there is no stage {after}.", fields={"after": ["not a stage"]})
+    rest = keys[keys.index(after) + 1 :] if after else keys
+    if state or fleet:
+        fits = {
+            head.stage for head in stage_heads(simulated=frozenset()) if state in ("", head.state) and (not fleet or fleet in head.fleets)
+        }
+        rest = tuple(key for key in rest if key in fits)
+    seen = [key for key in rest if model in ("", _model(key)) and (models is None or _model(key) in models)]
+    return tuple(seen[:limit])
+
+
+def _model(key: str) -> str:
+    return key.partition("/")[0]
 
 
 def stage_bases() -> dict[str, str]:
@@ -117,9 +133,8 @@ def _spec(settings: str) -> StageSpec:
 def _rollouts(within: Mapping[str, str]) -> dict[int, Rollout]:
     """The active rollout of each stage; of a stage on which nothing serves, the last one too, for what it says."""
     stages = {f"stage__{name}": value for name, value in within.items()}
-    rows = Rollout.objects.filter(~Q(state__in=Rollout.ENDED) | Q(stage__release=None), **stages)
-    linked = rows.select_related("stage__model", "from_release", "to_release").defer(*_LARGE)
-    return {row.stage_id: row for row in linked.order_by("stage_id", "-created_at").distinct("stage_id")}
+    rows = rollout_rows().filter(~Q(state__in=Rollout.ENDED) | Q(stage__release=None), **stages)
+    return {row.stage_id: row for row in rows.order_by("stage_id", "-created_at").distinct("stage_id")}
 
 
 def _head(seen: _Seen, simulated: frozenset[str], breaches: Mapping[str, tuple[BreachView, ...]]) -> StageHead:

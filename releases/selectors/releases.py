@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from datetime import datetime
 
-from django.db.models import F, Max, Q, QuerySet, Window
+from django.db.models import Exists, F, Max, OuterRef, Q, QuerySet, Window
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.db.models.functions import RowNumber
 
@@ -107,15 +108,32 @@ def release_view(*, model: str, number: int) -> ReleaseView:
     return _view(release, _where([release.pk]))
 
 
-def releases_view(*, model: str, before: int | None = None, limit: int = PAGE) -> tuple[ReleaseView, ...]:
-    """A model's releases, newest first; those under number `before` when it is given."""
+def releases_view(
+    *,
+    model: str,
+    before: int | None = None,
+    limit: int = PAGE,
+    stage: str = "",
+    by: str = "",
+    held: bool | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> tuple[ReleaseView, ...]:
+    """A model's releases, newest first; those under number `before` when it is given.
+
+    Of a `stage` (its name) those that were ever rolled out to it; made `by` whom, from `since` on and before `until`; `held` from
+    automation, or not.
+    """
     if "\0" in model:  # the database refuses even to look for it
         raise NotFoundError("There is no such model.")
-    rows = _releases().filter(model__name=model).order_by("-number")
-    if before is not None:
-        rows = rows.filter(number__lt=before)
-    page = list(rows[:limit])
-    if not page and before is None and not Stage.objects.filter(model__name=model).exists():
+    bounds = {"number__lt": before, "created_at__gte": since, "created_at__lt": until, "created_by": by or None}
+    rows = _releases().filter(model__name=model, **{name: value for name, value in bounds.items() if value is not None})
+    if stage:
+        rows = rows.filter(Exists(Rollout.objects.filter(to_release=OuterRef("pk"), stage__name=stage)))
+    if held is not None:
+        rows = rows.exclude(held_reason="") if held else rows.filter(held_reason="")
+    page = list(rows.order_by("-number")[:limit])
+    if not page and not Stage.objects.filter(model__name=model).exists():
         raise NotFoundError(f"There is no model {model}.")
     where = _where([release.pk for release in page])
     return tuple(_view(release, where) for release in page)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -101,10 +101,11 @@ def _looks(rows: Sequence[Stage], windows: tuple[FreezeWindow, ...] = ()) -> lis
     ]
 
 
-def stages_view() -> tuple[StageView, ...]:
-    """Every stage, by model and position."""
+def stages_view(*, keys: Collection[str] | None = None) -> tuple[StageView, ...]:
+    """Every stage, or these, by model and position."""
     heads = _fleet_heads()
-    return _with_breaches(_view(seen, heads) for seen in _looks(list(stage_rows()), freeze_windows()))
+    rows = [row for row in stage_rows() if keys is None or str(row) in keys]
+    return _with_breaches(_view(seen, heads) for seen in _looks(rows, freeze_windows()))
 
 
 def stage_view(*, stage: str) -> StageView:

@@ -1,0 +1,64 @@
+"""What the lists of the REST API share: filters of the query string that are checked, times, and pages behind a cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from django.core.validators import MaxValueValidator, MinValueValidator
+from rest_framework import serializers
+from rest_framework.request import Request
+
+MOST_PER_PAGE = 500
+_EARLIEST, _LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)  # what every database and zone can hold
+
+T = TypeVar("T")
+
+
+class ListQuery(serializers.Serializer[Any]):
+    """`?limit=50`: what every list takes. Those below add their filters; one that is left out, or empty, filters nothing."""
+
+    limit = serializers.IntegerField(default=50, min_value=1, max_value=MOST_PER_PAGE, help_text="how many, at most")
+
+
+class WordField(serializers.CharField):
+    """A filter by a word; empty for none."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**{"default": "", "allow_blank": True, "max_length": 127, **more})
+
+
+class ChoiceOfField(serializers.ChoiceField):
+    """A filter by one of these words; empty for none."""
+
+    def __init__(self, choices: Sequence[str], **more: Any) -> None:
+        super().__init__(choices=choices, **{"default": "", "allow_blank": True, **more})
+
+
+class MomentField(serializers.DateTimeField):
+    """A filter by time, ISO 8601; one without a zone is UTC."""
+
+    def __init__(self, **more: Any) -> None:
+        bounds = [MinValueValidator(_EARLIEST), MaxValueValidator(_LATEST)]
+        super().__init__(**{"default": None, "default_timezone": UTC, "validators": bounds, **more})
+
+
+class TimedQuery(ListQuery):
+    """The same for what happened at a time."""
+
+    since = MomentField(help_text="not before this")
+    until = MomentField(help_text="before this")
+
+
+def checked(query: type[serializers.Serializer[Any]], request: Request) -> dict[str, Any]:
+    """The filters of a request by name, or 400 with what is wrong with each."""
+    checker = query(data=request.query_params.dict())
+    checker.is_valid(raise_exception=True)
+    return dict(checker.validated_data)
+
+
+def cut(found: Sequence[T], limit: int, cursor: Callable[[T], object]) -> tuple[tuple[T, ...], str | None]:
+    """A page of `limit`, of which one more was read to know whether there is a next one; and where that begins."""
+    shown = tuple(found[:limit])
+    return shown, str(cursor(shown[-1])) if len(found) > limit else None
