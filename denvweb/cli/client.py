@@ -29,6 +29,7 @@ _ERRORS: dict[int, type[DenvError]] = {
     422: InvalidError,
 }
 _TIMEOUT_S = 30.0
+_MOST_PER_PAGE = 500  # that the API gives at once
 _STREAM_TIMEOUT_S = httpx.Timeout(_TIMEOUT_S, read=30.0)  # a stream says that it lives every few seconds
 
 
@@ -89,6 +90,18 @@ class Client:
         """The `results` of a list."""
         body = self._decode(self._send("GET", path, params=_given(params)), dict[str, Any])
         return [wire.from_plain(row, item) for row in body["results"]]
+
+    def get_pages(self, path: str, item: type[T], *, cursor: str, most: int, **params: object) -> list[T]:
+        """Up to `most` rows of a list that comes in pages; `cursor` names what takes a page's `next`."""
+        rows: list[T] = []
+        place: dict[str, object] = {}
+        while True:
+            asked = {**params, **place, "limit": min(most - len(rows), _MOST_PER_PAGE)}
+            body = self._decode(self._send("GET", path, params=_given(asked)), dict[str, Any])
+            rows += [wire.from_plain(row, item) for row in body["results"]]
+            if body["next"] is None or len(rows) >= most:
+                return rows
+            place = {cursor: body["next"]}
 
     def post(self, path: str, into: type[T], body: Mapping[str, object] | None = None) -> T:
         """POST /api/v1/`path`; sent once more with the same key when the connection broke, and done once."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from denvweb.cli.client import Client
 from denvweb.cli.output import echo_json, json_option, paint, table
 from fleets.domain.drain import DrainHow, DrainPlan
 from fleets.domain.types import NodeState
-from fleets.domain.views import FleetMap, NodeMap, NodeStanding
+from fleets.domain.views import NodeStanding
 
 _NODE_LEVELS = {NodeState.READY: "ok", NodeState.SUSPECT: "warn", NodeState.LOST: "bad"}
 
@@ -18,43 +20,44 @@ _reason_option = click.option("--reason", default="", help="Why, for the journal
 
 
 @click.group(invoke_without_command=True)
+@click.option("--fleet", default="", help="Of this fleet alone.")
+@click.option("--state", type=click.Choice([state.value for state in NodeState]), default=None, help="In this state alone.")
+@click.option("--cordoned/--not-cordoned", default=None, help="Whether it takes nothing new.")
 @json_option
 @click.pass_context
-def nodes(ctx: click.Context, as_json: bool) -> None:
+def nodes(ctx: click.Context, fleet: str, state: str | None, cordoned: bool | None, as_json: bool) -> None:
     """Every node: its state, its last report and its free GPUs; or take one out of use, and back."""
     if ctx.invoked_subcommand is None:
-        _list(as_json)
+        flag = None if cordoned is None else str(cordoned).lower()
+        words = {"fleet": fleet, "state": state, "cordoned": flag}
+        _list(Client().get_pages("nodes", NodeStanding, cursor="after", most=sys.maxsize, **words), any(words.values()), as_json)
 
 
-def _list(as_json: bool) -> None:
-    found = Client().get_list("fleets", FleetMap)
+def _list(found: list[NodeStanding], filtered: bool, as_json: bool) -> None:
     if as_json:
-        echo_json([{"fleet": fleet.fleet, "nodes": [node for domain in fleet.domains for node in domain.nodes]} for fleet in found])
+        echo_json(found)
         return
-    rows = [["node", "state", "free", "last report"]]
-    rows += [_row(node) for fleet in found for domain in fleet.domains for node in domain.nodes]
-    if len(rows) == 1:
-        click.echo("No node yet. `denv token join FLEET` makes a token with which the agent of one joins.")
+    if not found:
+        none = "No node yet. `denv token join FLEET` makes a token with which the agent of one joins."
+        click.echo("No node fits." if filtered else none)
         return
-    click.echo(table(rows, right=(2,)))
-    for node in (node for fleet in found for domain in fleet.domains for node in domain.nodes):
+    click.echo(table([["node", "state", "free", "last report"], *map(_row, found)], right=(2,)))
+    for node in found:
         for trouble in node.troubles:
             click.echo(paint(f"{node.node}: {trouble}", "warn"))
 
 
-def _row(node: NodeMap) -> list[str]:
-    free = sum(cell.state == "free" for cell in node.cells)
+def _row(node: NodeStanding) -> list[str]:
     last = f"{node.last_report_at:%Y-%m-%d %H:%M:%S}" if node.last_report_at else "never"
-    return [node.node, paint(node.state.value, _NODE_LEVELS.get(node.state, "")) + _aside(node), f"{free}/{len(node.cells)}", last]
+    return [node.node, paint(node.state.value, _NODE_LEVELS.get(node.state, "")) + _aside(node), f"{node.free}/{node.gpus}", last]
 
 
-def _aside(node: NodeMap) -> str:
+def _aside(node: NodeStanding) -> str:
     """` draining (fan replaced)`: what keeps new ranks from it."""
     if not node.cordoned:
         return ""
-    held = any(cell.state == "used" for cell in node.cells)
-    what = ("draining" if held else "drained") if node.draining else "cordoned"
-    return f" {what}" + (f" ({node.cordon_reason})" if node.cordon_reason else "")
+    what = ("draining" if node.used else "drained") if node.draining else "cordoned"
+    return f" {what}" + (f" ({node.reason})" if node.reason else "")
 
 
 @nodes.command()

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from denvweb.cli.client import Client
+from denvweb.cli.lists import limit_option, time_options
 from denvweb.cli.output import echo_json, json_option, paint, table
 from denvweb.cli.rollout import exit_for, watch_to_end
 from denvweb.core import wire
@@ -205,10 +206,16 @@ def resume(held: str, reason: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("model")
+@click.option("--stage", default="", help="Those that were ever rolled out to it, as in prod-us.")
+@click.option("--by", default="", help="Who made it.")
+@click.option("--held/--not-held", default=None, help="Whether automation may not deploy it.")
+@time_options
+@limit_option(50)
 @json_option
-def releases(model: str, as_json: bool) -> None:
+def releases(model: str, held: bool | None, limit: int, as_json: bool, **words: str | None) -> None:
     """The releases of a model, newest first."""
-    found = Client().get_list(f"models/{model}/releases", ReleaseView)
+    flag = None if held is None else str(held).lower()
+    found = Client().get_pages(f"models/{model}/releases", ReleaseView, cursor="before", most=limit, held=flag, **words)
     if as_json:
         echo_json(found)
         return

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 import click
 
 from denvweb.cli.client import Client
-from denvweb.cli.output import echo_json, json_option, redrawn, split_stage
+from denvweb.cli.lists import limit_option, time_options
+from denvweb.cli.output import echo_json, json_option, redrawn, split_stage, table
 from denvweb.cli.rollout_text import rollout_text
 from denvweb.core.errors import DenvError, InvalidError
 from releases.domain.views import PreflightView, RolloutView, StageView
@@ -30,6 +31,27 @@ def _current(client: Client, stage: str) -> RolloutView:
 
 def _text(client: Client, view: RolloutView) -> str:
     return rollout_text(view, client.get(f"stages/{view.stage}", StageView), datetime.now(UTC))
+
+
+@click.command()
+@click.option("--model", default="", help="Of this model alone.")
+@click.option("--stage", metavar="MODEL/STAGE", default="", help="Of this stage alone.")
+@click.option("--state", default="", help="In this state: active for all that have not ended, or succeeded, rolled-back, held, ...")
+@click.option("--kind", type=click.Choice(["rollout", "rollback"]), default=None)
+@time_options
+@limit_option(30)
+@json_option
+def rollouts(limit: int, as_json: bool, **words: str | None) -> None:
+    """Rollouts, newest first: of every stage, under way and over."""
+    found = Client().get_pages("rollouts", RolloutView, cursor="before", most=limit, **words)
+    if as_json:
+        echo_json(found)
+        return
+    rows = [["rollout", "stage", "release", "state", "began", "by", "why"]]
+    for view in found:
+        release = f"{view.from_release or '-'} -> {view.to_release}"
+        rows.append([view.id, view.stage, release, view.state, f"{view.started_at:%Y-%m-%d %H:%M}", view.started_by, view.why])
+    click.echo(table(rows) if found else "No rollout fits.")
 
 
 @rollout.command()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from denvweb.cli.client import Client
+from denvweb.cli.lists import limit_option, time_options
 from denvweb.cli.output import echo_json, json_option, paint, split_stage, table
 from metrics.domain.views import EventView
-from releases.domain.views import AlarmView, StageView
+from releases.domain.views import STAGE_STATES, AlarmView, StageView
 
 _LEVELS = {"steady": "ok", "held": "warn", "blocked": "bad", "rolling-back": "bad", "degraded": "warn"}
 
@@ -35,12 +38,18 @@ def _units(stage: StageView) -> str:
 
 
 @click.command()
+@click.option("--model", default="", help="Of this model alone.")
+@click.option("--state", type=click.Choice(STAGE_STATES), default=None, help="In this state alone.")
+@click.option("--fleet", default="", help="On this fleet alone.")
 @json_option
-def stages(as_json: bool) -> None:
+def stages(model: str, state: str | None, fleet: str, as_json: bool) -> None:
     """Every stage: its state, releases by share of the traffic, units ready, and figures beside their alarms."""
-    views = Client().get_list("stages", StageView)
+    views = Client().get_pages("stages", StageView, cursor="after", most=sys.maxsize, model=model, state=state, fleet=fleet)
     if as_json:
         echo_json(views)
+        return
+    if not views and (model or state or fleet):
+        click.echo("No stage fits.")
         return
     if not views:
         click.echo("No stage yet. `denv release -f denv.yaml` makes the first one.")
@@ -55,22 +64,28 @@ def stages(as_json: bool) -> None:
             click.echo(paint(f"{breach.sentence} (since {breach.since:%Y-%m-%d %H:%M:%S})", "bad"))
 
 
-def event_line(event: EventView) -> str:
-    """One journal row on one line."""
+def event_line(event: EventView, where: str = "") -> str:
+    """One journal row on one line; `where` among rows of many stages."""
     who = event.actor if event.actor == event.via else f"{event.actor}, {event.via}"
-    return f"{event.at:%Y-%m-%d %H:%M:%S}  {paint(event.sentence, event.level)}  ({who})"
+    return f"{event.at:%Y-%m-%d %H:%M:%S}  {f'{where}: ' if where else ''}{paint(event.sentence, event.level)}  ({who})"
 
 
 @click.command()
-@click.argument("stage", metavar="MODEL/STAGE")
-@click.option("--limit", default=30, show_default=True, help="How many, at most.")
+@click.argument("stage", metavar="[MODEL/STAGE]", default="")
+@click.option("--kind", default="", help="Those whose kind begins so: rollout., change.refused")
+@click.option("--level", type=click.Choice(["info", "warn", "bad"]), default=None)
+@click.option("--actor", default="", help="Who did it.")
+@click.option("--via", default="", help="Through what: ui, api, cli, slack, alarm, system.")
+@click.option("--text", default="", help="Those whose sentence has it.")
+@time_options
+@limit_option(30)
 @json_option
-def events(stage: str, limit: int, as_json: bool) -> None:
-    """What happened to a stage: who did what, through what, and why."""
-    model, name = split_stage(stage)
-    found = Client().get_list(f"stages/{model}/{name}/events", EventView, limit=limit)
+def events(stage: str, limit: int, as_json: bool, **words: str | None) -> None:
+    """What happened to a stage, or to all that you may see: who did what, through what, and why."""
+    path = f"stages/{'/'.join(split_stage(stage))}/events" if stage else "events"
+    found = Client().get_pages(path, EventView, cursor="before", most=limit, **words)
     if as_json:
         echo_json(found)
         return
     for event in sorted(found, key=lambda event: event.seq):
-        click.echo(event_line(event))
+        click.echo(event_line(event, "" if stage else event.stage or event.fleet or event.model))

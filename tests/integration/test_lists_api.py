@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import pytest
+from click.testing import CliRunner
 from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
 from denvweb.auth import token_create
+from denvweb.cli.main import cli
 from denvweb.models import Grant
 from fleets.services import node_cordon
 from releases.models import Model, Rollout, Stage
@@ -39,13 +44,36 @@ def _pages(api: Client, path: str, cursor: str, limit: int, **filters: Any) -> l
         place = {cursor: body["next"]}
 
 
+@pytest.fixture
+def denv(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """The command against this very process; what it prints, read as JSON with `--json`."""
+    api = _client("ada")
+    real = httpx.Client
+
+    def over_django(request: httpx.Request) -> httpx.Response:
+        answer = api.generic(request.method, request.url.raw_path.decode())
+        return httpx.Response(answer.status_code, content=answer.content)
+
+    monkeypatch.setattr("denvweb.cli.client.httpx.Client", lambda **options: real(transport=httpx.MockTransport(over_django), **options))
+    monkeypatch.setattr("denvweb.cli.client._MOST_PER_PAGE", 2)
+    monkeypatch.setenv("DENV_URL", "http://denv.test")
+    monkeypatch.setenv("DENV_TOKEN", "tok-1.x")
+
+    def run(*words: str) -> Any:
+        done = CliRunner().invoke(cli, words, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout) if "--json" in words else done.stdout
+
+    return run
+
+
 def _refused(api: Client, path: str, **query: Any) -> list[str]:
     answer = api.get(f"/api/v1/{path}", query)
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid"), answer.json()
     return sorted(answer.json()["fields"])
 
 
-def test_rollouts_releases_stages_and_events_are_filtered_and_paged(settings: Any) -> None:
+def test_rollouts_releases_stages_and_events_are_filtered_and_paged(settings: Any, denv: Callable[..., Any]) -> None:
     demo, api = Demo(), _client("ada")
     demo.first()
     demo.release(block=32)
@@ -95,6 +123,15 @@ def test_rollouts_releases_stages_and_events_are_filtered_and_paged(settings: An
     assert _pages(api, "events", "before", 5, until=old["until"]) == _pages(api, "events", "before", 5, level="bad") == []
     assert _refused(api, "events", level="loud", since="0001-01-01T00:00:00+14:00") == ["level", "since"]
 
+    assert [row["id"] for row in denv("rollouts", "--stage", STAGE, "--json")] == [row["id"] for row in every]
+    assert [row["to_release"] for row in denv("rollouts", "--since", "1d", "--limit", "1", "--json")] == [3]
+    assert "1 -> 2" in denv("rollouts", "--state", "succeeded") and denv("rollouts", "--kind", "rollback") == "No rollout fits.\n"
+    assert [row["number"] for row in denv("releases", "ds-flash", "--stage", "prod-us", "--not-held", "--json")] == [3, 2, 1]
+    assert [row["stage"] for row in denv("stages", "--json")] == keys
+    assert denv("stages", "--model", "other", "--state", "steady") == "No stage fits.\n"
+    assert [row["seq"] for row in denv("events", "--limit", "500", "--json")] == [row["seq"] for row in whole]
+    assert f"{STAGE}: " in denv("events", "--kind", "rollout.", "--until", timezone.now().isoformat(), "--limit", "3")
+
     settings.DEFAULT_ROLE = "none"
     eve = _client("eve")
     assert _pages(eve, "rollouts", "before", 5) == _pages(eve, "stages", "after", 5) == []
@@ -102,7 +139,7 @@ def test_rollouts_releases_stages_and_events_are_filtered_and_paged(settings: An
     assert [row["stage"] for row in _pages(eve, "stages", "after", 2)] == keys[1:] and _pages(eve, "rollouts", "before", 5) == []
 
 
-def test_nodes_are_filtered_and_paged() -> None:
+def test_nodes_are_filtered_and_paged(denv: Callable[..., Any]) -> None:
     demo, api = Demo(domains=4), _client("ada")
     demo.first(units=1)
     names = [f"gb200-use1-d0{number}-n01" for number in range(1, 5)]
@@ -117,3 +154,6 @@ def test_nodes_are_filtered_and_paged() -> None:
     ]
     assert _pages(api, "nodes", "after", 1, state="lost") == _pages(api, "nodes", "after", 1, fleet="h200") == []
     assert _refused(api, "nodes", state="tired", cordoned="maybe") == ["cordoned", "state"]
+    assert [row["node"] for row in denv("nodes", "--json")] == names
+    assert f"{names[2]}  ready cordoned (fan replaced)   8/8" in denv("nodes", "--cordoned")
+    assert denv("nodes", "--state", "lost") == "No node fits.\n"
