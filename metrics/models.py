@@ -121,6 +121,7 @@ class Event(models.Model):
             models.Index(fields=["model", "-seq"], name="event_by_model"),
             models.Index(fields=["fleet", "-seq"], name="event_by_fleet"),
             models.Index(fields=["rollout", "-seq"], name="event_by_rollout"),
+            models.Index(fields=["-at"], name="event_by_time"),
         ]
 
     def __str__(self) -> str:
