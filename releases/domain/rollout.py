@@ -64,8 +64,25 @@ def _decide(state: RolloutState, obs: Observations, now: datetime) -> Decision:
     if obs.rollback is not None and state.phase not in BACKWARD:
         reason = f": {obs.rollback.reason}" if obs.rollback.reason else ""
         sentence = f"{obs.rollback.requested_by} asked for it{reason}"
-        return rollout_back.begin(state, Cause("requested", sentence, now, actor=obs.rollback.requested_by), now)
+        back = rollout_back.begin(state, Cause("requested", sentence, now, actor=obs.rollback.requested_by), now)
+        return replace(back, events=(*back.events, *_broken_too(state, obs, now)))
     return _PHASES[state.phase](state, obs, now)
+
+
+def _broken_too(state: RolloutState, obs: Observations, now: datetime) -> tuple[Event, ...]:
+    """An alarm that would have sent it back in this very look: the journal has who asked and what was wrong, people get one notice."""
+    ruling = _judged(state, obs, now)
+    if ruling.ruling is not Ruling.BACK:
+        return ()
+    return (
+        Event(
+            "rollout.breached",
+            f"{state.stage} would have gone back by itself: {ruling.sentence}",
+            "bad",
+            via="alarm",
+            evidence=ruling.evidence,
+        ),
+    )
 
 
 def _start(state: RolloutState, obs: Observations, now: datetime) -> Decision:

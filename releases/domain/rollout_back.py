@@ -42,7 +42,8 @@ def begin(state: RolloutState, cause: Cause, now: datetime) -> Decision:
     what = f"release {number(state.new.release)}"
     to = f"release {number(state.old.release)}" if state.old else "nothing: no release served before"
     level = "warn" if cause.code == "requested" else "bad"
-    event = Event("rollout.rolling-back", f"{what} is taken back to {to}: {cause.sentence}", level, cause.actor, cause.evidence)
+    via = "alarm" if "alarm" in cause.evidence else ""
+    event = Event("rollout.rolling-back", f"{what} is taken back to {to}: {cause.sentence}", level, cause.actor, cause.evidence, via)
     held = HoldRelease(state.new.release, f"{state.stage} went back from it: {cause.sentence}"[:200])
     unbegun = state.phase is Phase.PENDING
     ended = unbegun and state.left is None

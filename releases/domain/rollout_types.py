@@ -229,6 +229,7 @@ class Event:
     level: str = "info"
     actor: str = "system"
     evidence: dict[str, Any] = field(default_factory=dict)
+    via: str = ""  # `alarm` where one spoke; else as the decision came about
 
 
 @dataclass(frozen=True, slots=True)

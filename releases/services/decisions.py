@@ -88,7 +88,7 @@ def event_write(*, event: Event, stage: str, rollout: str = "", release: str = "
         kind=event.kind,
         sentence=event.sentence,
         actor=event.actor,
-        via=via,
+        via=event.via or via,
         level=event.level,
         stage=stage,
         rollout=rollout,

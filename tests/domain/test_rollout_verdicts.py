@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from metrics.services.notices import NOTICES
 from releases.domain.rollout_types import Phase, Reason
 from tests.domain.rollout_world import World, verdict
-from tests.domain.test_rollout_scenarios import at_canary, phase
+from tests.domain.test_rollout_scenarios import WISH, at_canary, phase
 
 
 def to_bake(world: World) -> World:
@@ -47,3 +48,14 @@ def test_overwhelming_evidence_is_enough_where_the_old_release_has_too_few_reque
     world.verdicts = (verdict(300, 40, evidence=1e6, tripped=True, relative=1.1, baseline=(12, 0)),)
     world.settle()
     assert phase(world) is Phase.ROLLED_BACK
+
+
+def test_who_asks_just_as_an_alarm_breaks_is_the_cause_and_the_journal_has_both() -> None:
+    for broken in (True, False):
+        world = at_canary(World())
+        world.verdicts = (verdict(300, 40, evidence=1e6, tripped=broken),)
+        world.rollback = WISH
+        world.settle()
+        assert phase(world) is Phase.ROLLED_BACK and world.state.cause is not None and world.state.cause.actor == WISH.requested_by
+        assert (world.events.count("rollout.rolling-back"), world.events.count("rollout.breached")) == (1, int(broken))
+    assert not any(kind.startswith("rollout.breached") for kind in NOTICES), "people are told once"
