@@ -23,7 +23,7 @@ async def _web(scope: sync.Scope, receive: sync.Receive, send: sync.Send) -> Non
     await (_sync if scope["path"] == sync.PATH else _http)(scope, receive, send)
 
 
-# Every socket authenticates by its Authorization header, which no page can set: the Origin, which agents do not send, adds nothing.
+# Every socket authenticates by its Authorization header, which no page can set, and refuses whoever comes with an Origin.
 application = ProtocolTypeRouter({"http": _web, "websocket": URLRouter(websocket_urlpatterns)})
 
 # All that is loaded by now stays. Left to itself the collector walks these hundred thousand objects again and again, always in the

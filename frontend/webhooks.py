@@ -29,8 +29,12 @@ BODY_MAX_BYTES = 64 * 1024  # of the answer, only the head is read
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 # Where clouds keep credentials; refused even where one's own network is allowed. All of link-local is, too.
-_METADATA = frozenset(map(ipaddress.ip_address, ("169.254.169.254", "fd00:ec2::254", "168.63.129.16", "100.100.100.200")))
+_METADATA = frozenset(
+    map(ipaddress.ip_address, ("169.254.169.254", "fd00:ec2::254", "fd20:ce::254", "168.63.129.16", "100.100.100.200", "192.0.0.192"))
+)
 _TRANSLATED = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")))  # hold an IPv4 address
+
+_PRIVATE = "is not in the public internet, which this webhook is not allowed"
 
 
 def webhook_send(notice: Notice) -> None:
@@ -73,11 +77,13 @@ def refusal_of(address: Address, *, allow_private: bool) -> str:
             return refusal_of(address.ipv4_mapped, allow_private=allow_private)
         if any(address in network for network in _TRANSLATED):
             return "is an IPv4 address in disguise"
+        if address.is_site_local and not allow_private:  # which `is_global` takes for a part of the internet
+            return _PRIVATE
     if address in _METADATA or address.is_link_local:
         return "is where machines of a cloud find their credentials"
     if address.is_multicast or address.is_unspecified or address.is_reserved:
         return "is no address of one machine"
-    return "" if address.is_global or allow_private else "is not in the public internet, which this webhook is not allowed"
+    return "" if address.is_global or allow_private else _PRIVATE
 
 
 def resolve(host: str, port: int, *, allow_private: bool) -> Address:

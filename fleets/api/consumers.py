@@ -25,7 +25,7 @@ _NODES_MAX = 10_000  # of one agent process
 
 
 class PokeConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels has no types
-    """One agent process; any credential of its nodes opens it. Browsers cannot: they send no Authorization header here.
+    """One agent process; any credential of its nodes opens it. Pages cannot: they are known by their Origin.
 
     It is told of that credential's node, and of those that it names itself: a process may stand for many. What it could learn
     by naming others is that they were told to look.
@@ -35,7 +35,11 @@ class PokeConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # channels ha
         """Let agents in, refuse all others with 403."""
         self.nodes: set[str] = set()
         self.topics: set[str] = set()
-        header = dict(self.scope["headers"]).get(b"authorization", b"").decode("latin-1")
+        headers = dict(self.scope["headers"])
+        if b"origin" in headers:  # a page: agents send none, and no page has a use for this socket
+            await self.close()
+            return
+        header = headers.get(b"authorization", b"").decode("latin-1")
         try:
             node = await database_sync_to_async(node_authenticate)(credential=bearer(header))
         except ForbiddenError:

@@ -5,13 +5,11 @@ Each face is the real one: the REST API by token, the pages by session, the `den
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -28,11 +26,11 @@ from denvweb.core.errors import ForbiddenError, NotFoundError
 from denvweb.models import Grant
 from frontend.models import SlackUser
 from frontend.slack.app import slack_app_set
-from frontend.slack.signature import signature_of
 from metrics.models import Event
 from releases.models import Rollout
 from tests.integration.rollouts_world import STAGE, Demo, release_yaml
 from tests.integration.slack_fake import SECRET, TEAM, TOKEN
+from tests.integration.slack_signed import say
 
 pytestmark = pytest.mark.django_db
 
@@ -100,16 +98,6 @@ class Faces:
             return client.post(path, body, content_type="application/json").status_code in {200, 201, 202}
         answer = client.post(path, body)
         return answer.status_code == 302 and [message.extra_tags for message in get_messages(answer.wsgi_request)][-1:] == ["ok"]
-
-
-def say(text: str, user: str) -> str:
-    """A slash command as Slack sends it; what its author reads."""
-    stamp = str(int(time.time()))
-    body = urlencode({"team_id": TEAM, "user_id": user, "text": text, "trigger_id": str(time.monotonic_ns())})
-    headers = {"X-Slack-Request-Timestamp": stamp, "X-Slack-Signature": signature_of(SECRET, stamp, body.encode())}
-    answer = Client().post("/slack/command", body, content_type="application/x-www-form-urlencoded", headers=headers)
-    assert answer.status_code == 200
-    return str(answer.json()["text"])
 
 
 def person(role: Role, number: int) -> Faces:

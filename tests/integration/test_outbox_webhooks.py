@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
-import socket
 import ssl
 import threading
 import time
@@ -25,7 +23,7 @@ from django.utils import timezone
 from denvweb.secrets import seal
 from frontend import webhooks
 from frontend.sending import DeliveryError, retry_after_s
-from frontend.webhooks import refusal_of, resolve, sign, webhook_send
+from frontend.webhooks import sign, webhook_send
 from metrics.domain.views import EventView
 from metrics.services import Notice
 
@@ -36,42 +34,6 @@ def test_the_signature_is_that_of_the_specification() -> None:
     """The example of the Standard Webhooks specification."""
     headers = sign(KEY, message_id="msg_p5jXN8AQM9LWM0D4loKWxJek", at=datetime.fromtimestamp(1614265330, UTC), body=b'{"test": 2432232314}')
     assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255",
-        "168.63.129.16", "100.100.100.200", "::1", "::", "fe80::1", "fc00::1", "fd00:ec2::254", "::ffff:127.0.0.1", "::ffff:10.0.0.1",
-        "64:ff9b::7f00:1", "2002:7f00:1::", "ff02::1",
-    ],
-)  # fmt: skip
-def test_addresses_that_are_not_of_the_internet_are_refused(address: str) -> None:
-    assert refusal_of(ipaddress.ip_address(address), allow_private=False)
-
-
-@pytest.mark.parametrize("address", ["169.254.169.254", "fd00:ec2::254", "168.63.129.16", "fe80::1", "::ffff:169.254.169.254", "0.0.0.0"])
-def test_some_are_refused_even_where_private_ones_are_allowed(address: str) -> None:
-    assert refusal_of(ipaddress.ip_address(address), allow_private=True)
-
-
-@pytest.mark.parametrize(("address", "private"), [("1.1.1.1", False), ("2606:4700::1111", False), ("10.0.0.1", True), ("127.0.0.1", True)])
-def test_others_may_be_called(address: str, private: bool) -> None:
-    assert refusal_of(ipaddress.ip_address(address), allow_private=private) == ""
-
-
-@pytest.mark.parametrize("host", ["localhost", "127.1", "2130706433", "0x7f000001"])
-def test_a_name_is_judged_by_its_address(host: str) -> None:
-    with pytest.raises(DeliveryError, match="not in the public internet"):
-        resolve(host, 443, allow_private=False)
-
-
-def test_a_name_of_one_good_and_one_bad_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 443)) for address in ("1.1.1.1", "127.0.0.1")]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: entries)
-    with pytest.raises(DeliveryError) as caught:
-        resolve("rebind.example", 443, allow_private=False)
-    assert caught.value.hopeless
 
 
 def test_retry_after_is_seconds_or_a_date() -> None:
