@@ -32,6 +32,7 @@ class Reason(StrEnum):
     PREFILL_FAILED_LOCAL = "prefill-failed-local"  # local: prefill failed, and nothing had been sent to the client
     KV_LOST_LOCAL = "kv-lost-local"  # local: decode could not fetch prefill's KV, and nothing had been sent to the client
     SAMPLES_LOCAL = "samples-local"  # local: n > 1 cannot share one KV handoff
+    PROMPT_LOGPROBS_LOCAL = "prompt-logprobs-local"  # local: decode computes such a prompt itself, whatever KV it is given
     AGGREGATED = "aggregated"  # the unit has no roles
     FALLBACK_RELEASE = "fallback-release"  # counted beside the others: the picked release had no usable unit
 
@@ -47,6 +48,7 @@ class Decision:
 # Made once: a frozen value costs more to make than the decision to come to.
 _NO_PREFILL = Decision(False, Reason.NO_PREFILL)
 _SAMPLES_LOCAL = Decision(False, Reason.SAMPLES_LOCAL)
+_PROMPT_LOGPROBS_LOCAL = Decision(False, Reason.PROMPT_LOGPROBS_LOCAL)
 _SHORT = Decision(False, Reason.SHORT)
 _CACHED = Decision(False, Reason.CACHED)
 _QUEUE_FULL_LOCAL = Decision(False, Reason.QUEUE_FULL_LOCAL)
@@ -158,12 +160,18 @@ def decide(
     *,
     has_prefill: bool = True,
     samples: int = 1,
+    reads_prompt: bool = False,
 ) -> Decision:
-    """Local or remote prefill for one request to a unit with roles; `held_tokens` is what the decode replica already has."""
+    """Local or remote prefill for one request to a unit with roles; `held_tokens` is what the decode replica already has.
+
+    `reads_prompt`: the client wants log-probabilities of the prompt itself.
+    """
     if not has_prefill:
         return _NO_PREFILL
     if samples > 1:
         return _SAMPLES_LOCAL
+    if reads_prompt:
+        return _PROMPT_LOGPROBS_LOCAL
     below = policy.local_prefill_below
     if prompt_tokens < below:
         return _SHORT

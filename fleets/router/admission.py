@@ -35,7 +35,8 @@ class Gate:
     """Lets prefill legs run as long as `room(legs in flight)` says so. The others wait, and each client key gets its turn in a circle.
 
     One client with a thousand requests and one with a single request share the places half and half. Of one client's requests
-    the shortest goes first (`routing.next_in_line`).
+    the shortest goes first (`routing.next_in_line`). So they share the places to wait in: when all are taken, whoever has most gives up
+    its newest to whoever has fewer.
     """
 
     def __init__(self, room: Callable[[int], bool], *, limit: int, deadline_s: float) -> None:
@@ -63,7 +64,7 @@ class Gate:
         Who got a place says `begun` once its leg is under way, or `withdraw`.
         """
         if self.depth >= self._limit:
-            raise QueueFullError(f"{self.depth} requests wait for prefill already", self._retry_after_s())
+            self._make_room(key)
         loop = asyncio.get_running_loop()
         place: asyncio.Future[None] = loop.create_future()
         waiter = _Waiter(key, place, tokens, loop.call_later(self._deadline_s, self._expire, place))
@@ -71,6 +72,17 @@ class Gate:
         self._waiters[place] = waiter
         self.depth += 1
         return place
+
+    def _make_room(self, key: str) -> None:
+        """Turn away the newest request of the client with most that wait, or QueueFullError when `key` has as many."""
+        full = QueueFullError(f"{self.depth} requests wait for prefill already", self._retry_after_s())
+        most = max(self._turns.values(), key=len, default=deque[_Waiter]())
+        if len(most) <= len(self._turns.get(key, ())) + 1:
+            raise full
+        newest = most[-1]
+        self._drop(newest)
+        if not newest.place.done():
+            newest.place.set_exception(full)
 
     def withdraw(self, place: asyncio.Future[None]) -> None:
         """Nobody waits there any more: free its turn, or give back the place that it was given in the same instant."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from array import array
 from collections.abc import Mapping
@@ -16,6 +17,10 @@ RESPONSES_PATH = "/v1/responses"
 GENERATE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", EMBEDDINGS_PATH, RESPONSES_PATH})
 # What engines would have to keep for a next request, and each for itself. Its cure is the same for all.
 NOT_STORED = "answers are not stored here, for any engine may get the next request: send the whole conversation in `input`"
+
+DEPTH_MAX = 250
+# About a thousand tokens, by four bytes a token.
+MEDIA_DIGEST_BYTES, MEDIA_REPEATS = 32, 64
 
 _ADDRESS = re.compile(r"(?:https?://)?(?:\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-fA-F:]+\]|localhost)(?::\d+)?[^\s\"']*|https?://[^\s\"']+")
 # What only a router may say: a client's own would let it point an engine at any address, or at another's KV.
@@ -34,8 +39,8 @@ class Ask:
     """A generation request: its parsed body, and the bytes that came. The prompt is rendered when it is looked at."""
 
     __slots__ = (
-        "_prompt", "adapted", "body", "chat", "exact_tokens", "fields", "model", "prompts", "responds", "samples", "stream", "wants_usage",
-        "whole",
+        "_prompt", "adapted", "body", "chat", "exact_tokens", "fields", "model", "prompts", "reads_prompt", "responds", "samples", "stream",
+        "wants_usage", "whole",
     )  # fmt: skip
 
     def __init__(self, body: bytes, fields: dict[str, Any], model: str, *, chat: bool) -> None:
@@ -49,6 +54,7 @@ class Ask:
         self.exact_tokens: int | None = None  # known when the client sent token ids
         self.prompts = 1  # of a batch
         self.samples = 1
+        self.reads_prompt = False  # for the log-probabilities of the prompt, which no KV tells
         self._prompt: bytes | None = None
         self.stream = fields.get("stream") is True
         options = fields.get("stream_options")
@@ -72,6 +78,8 @@ def parse(path: str, body: bytes) -> Ask:
         raise InvalidError(f"the request body is not JSON: {error}", code="invalid_json") from error
     if not isinstance(fields, dict):
         raise InvalidError("the request body must be a JSON object", code="invalid_json")
+    if body.count(b"{") + body.count(b"[") >= DEPTH_MAX:
+        _check_depth(fields)
     model = fields.get("model")
     if not isinstance(model, str) or not model:
         raise InvalidError("`model` must name a model", code="model_missing")
@@ -89,7 +97,17 @@ def parse(path: str, body: bytes) -> Ask:
         _check_prompt(ask, fields.get("prompt"), "prompt")
     if "n" in fields or "best_of" in fields:
         ask.samples = max(ask.samples, _positive(fields.get("n")), _positive(fields.get("best_of")))
+    if "prompt_logprobs" in fields or "echo" in fields:
+        ask.reads_prompt = fields.get("prompt_logprobs") is not None or bool(fields.get("echo") and fields.get("logprobs"))
     return ask
+
+
+def _check_depth(fields: Mapping[str, Any]) -> None:
+    """What is read is not always what can be written: the library reads deeper than it writes, and then it is too late to say so."""
+    try:
+        orjson.dumps(fields)
+    except orjson.JSONEncodeError as error:
+        raise InvalidError(f"the request body is nested more than {DEPTH_MAX - 4} deep", code="invalid_json") from error
 
 
 def _check_messages(messages: object) -> None:
@@ -153,8 +171,19 @@ def _text(content: object) -> str:
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "\n".join(_text(part.get("text") or part.get("image_url") or "") for part in content if isinstance(part, dict))
+        return "\n".join(_part(part) for part in content if isinstance(part, dict))
     return "" if content is None else str(content)
+
+
+def _part(part: dict[str, Any]) -> str:
+    """A text, or a stand-in for an image or the like: the same for the same one, and as long as what it costs in tokens, about.
+
+    A picture of a megabyte is no prompt of a megabyte: taken for one it would spoil all estimates, and fill the index.
+    """
+    text = part.get("text")
+    if isinstance(text, str):
+        return text
+    return hashlib.blake2b(orjson.dumps(part), digest_size=MEDIA_DIGEST_BYTES).hexdigest() * MEDIA_REPEATS
 
 
 def _plain_prompt(fields: dict[str, Any]) -> bytes:

@@ -38,7 +38,7 @@ class Paired(Wanted, Whole):
 
     __slots__ = (
         "_choice", "_met", "_opening", "_pair", "_relay", "_services", "_tried", "engines", "holds_kv", "kept_s", "leg", "over",
-        "prefill_cached", "prefill_failure", "prefill_release",
+        "prefill_failure", "prefill_release",
     )  # fmt: skip
 
     def __init__(self, services: Services, head: RequestHead, client: Client, ask: Ask, request_id: bytes, start_s: float) -> None:
@@ -48,7 +48,6 @@ class Paired(Wanted, Whole):
         self.over = False
         self.holds_kv = False  # prefill keeps KV until decode has it
         self.kept_s: float | None = None  # since when, if nothing can make it keep the KV for longer than its lease
-        self.prefill_cached: int | None = None  # as the prefill engine said
         self.prefill_release = ""
         self.prefill_failure = ""
         self.engines: list[str] = []  # engine ids that answered; kept for probes only
@@ -82,6 +81,10 @@ class Paired(Wanted, Whole):
     @abstractmethod
     def _decode(self, choice: Choice, kv: Mapping[str, Any] | None) -> None:
         """Send the leg that answers."""
+
+    @abstractmethod
+    def _again(self, choice: Choice, why: str) -> None:
+        """Begin anew without this decode."""
 
     @abstractmethod
     def _hang_up_decode(self) -> None:
@@ -160,9 +163,14 @@ class Paired(Wanted, Whole):
         self._opening = self._met = None
 
     def _without_prefill(self, choice: Choice) -> None:
-        """Decode does it all, where it can."""
+        """Decode does it all where it can; else an aggregated unit, if there is one."""
         if self.pin is not None or choice.unit.needs_prefill:
-            self.refuse(502, "prefill", self.prefill_failure or "no prefill replica")
+            stage = self._services.stage
+            if not self.made_here and self.release is None and stage.can_do_whole():
+                self.avoid |= stage.apart
+                self._again(choice, "prefill")
+            else:
+                self.refuse(502, "prefill", self.prefill_failure or "no prefill replica")
             return
         choice.decision = _PREFILL_FAILED
         self.unmoved = choice.decode.ledger.tells

@@ -15,6 +15,7 @@ from fleets.domain.types import Role
 from fleets.router.admission import Gate
 from fleets.router.moved import Ledger
 from fleets.router.offers import Offers
+from fleets.router.openai import Ask
 from fleets.router.prefix import Blocks, PrefixIndex
 from fleets.router.taker import LegFailure
 from fleets.router.wires import NIXL, WIRES, Wire
@@ -191,6 +192,7 @@ class Want(Protocol):
     only: str | None  # the release that it is for, and no other; None for users' requests
     avoid: frozenset[str]  # replicas that failed this request already
     release: str | None  # picked for it already: a second try is not a second request
+    ask: Ask
     samples: int
     session_point: float | None  # the session's hash in [0, 1)
 
@@ -358,6 +360,12 @@ class Stage:
             _usable(unit.decodes, _NONE, self._clock_s()) for unit in self._by_release.get(release, ())
         )
 
+    def can_do_whole(self) -> bool:
+        """Whether an aggregated unit takes users' requests now."""
+        now_s = self._clock_s()
+        weighted = (unit for release in self._shares.weights for unit in self._by_release.get(release, ()))
+        return self.has_whole and any(unit.aggregated and _usable(unit.decodes, _NONE, now_s) for unit in weighted)
+
     def _release(self, session_point: float | None) -> str | None:
         if session_point is None:
             return self._shares.pick()
@@ -398,6 +406,7 @@ class Stage:
                 decode.kv_use,
                 has_prefill=unit.hands_over and bool(_usable(unit.prefills, want.avoid, now_s)),
                 samples=want.samples,
+                reads_prompt=want.ask.reads_prompt,
             )
         self._seq += 1
         unit.used_seq = decode.used_seq = self._seq

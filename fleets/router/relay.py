@@ -211,6 +211,8 @@ class Relay:
             self._trace.usage = usage
             if not chunk.get("choices") and not self._wants_usage:
                 return None
+            if _set_cached(chunk, usage, self._trace.prefill_cached):
+                event = b"data: " + orjson.dumps(chunk)
         problem = failure_of(chunk)
         if problem:
             self.failure = self.failure or problem
@@ -258,12 +260,22 @@ def failure_of(answer: dict[str, Any]) -> str:
     return ""
 
 
+def _set_cached(answer: dict[str, Any], usage: openai.Usage, cached: int | None) -> bool:
+    """Put what prefill had cached in place of what decode got from it, which decode may take for the same. Whether that was another."""
+    if cached is None or usage.cached is None or usage.cached == cached:
+        return False
+    answer["usage"]["prompt_tokens_details"]["cached_tokens"] = cached
+    return True
+
+
 def whole_answer(body: bytes, trace: Trace) -> tuple[bytes, str]:
     """An answer in one piece as the client gets it, and the engine's failure in it; its usage is kept."""
     answer = openai.json_object(body)
     if answer is None:
         return body, ""
-    trace.usage = openai.usage_of(answer)
+    usage = trace.usage = openai.usage_of(answer)
+    if usage is not None and _set_cached(answer, usage, trace.prefill_cached):
+        body = orjson.dumps(answer)
     if answer.get("kv_transfer_params"):
         body = orjson.dumps({**answer, "kv_transfer_params": None})
     return body, failure_of(answer)

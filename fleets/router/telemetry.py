@@ -191,8 +191,9 @@ class Trace:
     """One request's times and outcome, counted once when it ends."""
 
     __slots__ = (
-        "_gaps_n", "_gaps_over", "cancelled", "error", "extra", "first_s", "gaps", "head_s", "kv_failed", "kv_recomputed",
-        "last_s", "prefill_s", "queued_s", "reason", "reasons", "sent_s", "series", "start_s", "tokens", "unmoved", "usage", "waiting",
+        "_gaps_n", "_gaps_over", "cancelled", "error", "extra", "first_s", "gaps", "head_s", "kv_failed", "kv_recomputed", "last_s",
+        "prefill_cached", "prefill_s", "queued_s", "reason", "reasons", "sent_s", "series", "start_s", "tokens", "unmoved", "usage",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, start_s: float) -> None:
@@ -212,6 +213,7 @@ class Trace:
         self.reason = ""  # why it was computed the way it was
         self.reasons: list[str] | None = None  # and what else is to be counted so
         self.usage: Usage | None = None
+        self.prefill_cached: int | None = None  # prompt tokens that needed no computing, as the prefill engine said
         self.tokens = 0  # events with content, for an engine that tells no usage
         self.kv_failed = False
         self.kv_recomputed = False
