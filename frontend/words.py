@@ -19,7 +19,7 @@ class Badge:
     text: str
 
 
-_STAGE: dict[str, Badge] = {
+STATES: dict[str, Badge] = {
     "steady": Badge("ok", "ok", "Steady"),
     "rolling": Badge("info", "roll", "Rolling"),
     "held": Badge("warn", "held", "Held"),
@@ -50,7 +50,7 @@ _REPLICA: dict[str, Badge] = {
     "unknown": Badge("warn", "lost", "node silent"),
     "gone": Badge("off", "off", "gone"),
 }
-_NODE: dict[str, Badge] = {
+NODE_STATES: dict[str, Badge] = {
     "new": Badge("off", "off", "New"),
     "ready": Badge("ok", "ok", "Ready"),
     "suspect": Badge("warn", "lost", "Silent"),
@@ -84,7 +84,7 @@ _UNKNOWN = Badge("off", "off", "unknown")
 
 def stage_badge(stage: StageLook) -> Badge:
     """The stage's state; a canary says its share, a hold its reason."""
-    badge = _STAGE.get(stage.state, Badge("off", "off", stage.state))
+    badge = STATES.get(stage.state, Badge("off", "off", stage.state))
     rollout = stage.rollout
     if rollout is None or not rollout.active:
         return badge
@@ -110,7 +110,7 @@ def replica_badge(state: str) -> Badge:
 
 def node_badge(state: str, cordoned: bool) -> Badge:
     """A node's state; a cordon is said only of a node that answers."""
-    return _NODE["cordoned"] if cordoned and state == "ready" else _NODE.get(state, _UNKNOWN)
+    return NODE_STATES["cordoned"] if cordoned and state == "ready" else NODE_STATES.get(state, _UNKNOWN)
 
 
 def level_badge(level: str) -> Badge:

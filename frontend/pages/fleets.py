@@ -16,7 +16,7 @@ from denvweb.access import seen_by
 from fleets.domain.types import NodeState
 from fleets.domain.views import DomainMap, FleetMap, NodeMap
 from fleets.selectors import fleet_maps, unit_releases
-from frontend import gpumap, words
+from frontend import filters, gpumap, words
 from frontend.gpumap import Picture, Tenant, Tenants
 from frontend.pages.base import PageRequest, page, show
 from frontend.words import Badge
@@ -155,9 +155,15 @@ class Nodes:
     ready_count: int
 
 
-def nodes_of(fleets: Sequence[FleetMap], *, every: bool) -> Nodes:
+def _is(node: NodeMap, state: str) -> bool:
+    """Whether a node is in this state, as its badge has it."""
+    cordoned = node.cordoned and node.state is NodeState.READY
+    return state in ("", "cordoned" if cordoned else node.state.value)
+
+
+def nodes_of(fleets: Sequence[FleetMap], *, every: bool, state: str = "") -> Nodes:
     """The table's rows; only those that are shown are worked out."""
-    found = [(fleet, node) for fleet in fleets for domain in fleet.domains for node in domain.nodes]
+    found = [(fleet, node) for fleet in fleets for domain in fleet.domains for node in domain.nodes if _is(node, state)]
     found.sort(key=lambda each: (each[0].fleet, each[1].node))
     ready = [each for each in found if _usable(each[1])]
     troubled = (_node_row(fleet, node) for fleet, node in found if not _usable(node))
@@ -193,8 +199,10 @@ def _largest_hole(fleets: Sequence[FleetMap]) -> DomainMap | None:
 def fleets(request: PageRequest) -> HttpResponse:
     """All fleets as maps."""
     maps, who = fleet_maps(), tenants(request)
-    blocks = [block(fleet, who) for fleet in maps]
-    every = request.GET.get("nodes") == "all"
+    wanted = filters.read(request, {"fleet": [fleet.fleet for fleet in maps], "state": words.NODE_STATES, "nodes": ("all",)})
+    shown = [fleet for fleet in maps if wanted["fleet"] in ("", fleet.fleet)]
+    blocks = [block(fleet, who) for fleet in shown]
+    every = bool(wanted["nodes"] or wanted["state"])
     return show(
         request,
         "fleets",
@@ -204,8 +212,11 @@ def fleets(request: PageRequest) -> HttpResponse:
             "now": datetime.now(UTC),
             "blocks": blocks,
             "headline": _headline(blocks),
-            "hole": _largest_hole(maps),
-            "nodes": nodes_of(maps, every=every),
+            "hole": _largest_hole(shown),
+            "nodes": nodes_of(shown, every=every, state=wanted["state"]),
+            "filter": wanted,
+            "fleet_menu": [(fleet.fleet, fleet.fleet) for fleet in maps],
+            "state_menu": [(state, badge.text) for state, badge in words.NODE_STATES.items()],
             "every": every,
         },
     )

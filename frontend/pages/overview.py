@@ -14,13 +14,13 @@ from django.views.decorators.http import require_safe
 from denvweb.access import seen_by
 from fleets.domain.views import FleetHead
 from fleets.selectors import fleet_heads
-from frontend import attention
+from frontend import attention, filters, words
 from frontend.cells import MetricCell, metric_cell
 from frontend.pages.base import PageRequest, page, seen_stages, show
 from frontend.words import StageLook
 from metrics.domain.glance import POINTS, STEP_S, GlanceView
 from metrics.selectors import events_view, glances_view
-from releases.domain.views import StageHead
+from releases.domain.views import STAGE_STATES, StageHead
 from releases.selectors.heads import stage_heads
 
 _SHORTEST = 6  # steps that a sparkline shows at least
@@ -90,6 +90,23 @@ def _look(request: PageRequest) -> tuple[tuple[StageHead, ...], tuple[FleetHead,
     return seen_stages(request, heads), fleets
 
 
+def _fit(stages: Sequence[StageHead], wanted: filters.Filter) -> list[StageHead]:
+    """Those that the table is asked for. What needs a person is shown whatever the table is."""
+    model, state, fleet = wanted["model"], wanted["state"], wanted["fleet"]
+    fits = (stage for stage in stages if model in ("", stage.model) and state in ("", stage.state))
+    return [stage for stage in fits if not fleet or fleet in stage.fleets]
+
+
+def _menus(stages: Sequence[StageHead]) -> dict[str, list[tuple[str, str]]]:
+    """What can be chosen, by filter: values and their names, of those that there are."""
+    models, used = sorted({stage.model for stage in stages}), sorted({fleet for stage in stages for fleet in stage.fleets})
+    return {
+        "model": [(model, model) for model in models],
+        "state": [(state, words.STATES[state].text) for state in STAGE_STATES],
+        "fleet": [(fleet, fleet) for fleet in used],
+    }
+
+
 @require_safe
 @page
 def overview(request: PageRequest) -> HttpResponse:
@@ -97,7 +114,9 @@ def overview(request: PageRequest) -> HttpResponse:
     now = datetime.now(UTC)
     stages, fleets = _look(request)
     needs, moves = attention.needs_person(stages, fleets), attention.moving(stages)
-    rows, minutes = rows_of(stages, glances_view(now=now))
+    wanted = filters.read(request, {"model": None, "state": STAGE_STATES, "fleet": None})
+    glances = glances_view(now=now)
+    rows, minutes = rows_of(_fit(stages, wanted), glances)
     return show(
         request,
         "overview",
@@ -108,10 +127,13 @@ def overview(request: PageRequest) -> HttpResponse:
             "verdict": attention.verdict(stages, needs, moves),
             "needs": needs,
             "moves": moves,
-            "models": [(model, list(group)) for model, group in groupby(rows, key=lambda row: row.view.model)],
+            "groups": [(model, list(group)) for model, group in groupby(rows, key=lambda row: row.view.model)],
             "stages": stages,
             "minutes": minutes,
-            "per_s": sum(row.per_s or 0 for row in rows),
+            "shown": len(rows),
+            "filter": wanted,
+            "menus": _menus(stages),
+            "per_s": sum(glances[stage.stage].per_s for stage in stages if stage.stage in glances),
             "simulated": any(stage.simulated for stage in stages),
             "fleets": fleets,
             "events": events_view(limit=_EVENTS, models=seen_by(request.user).only),

@@ -16,7 +16,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from denvweb.access import Action, access_model, actions_of, seen_by
 from denvweb.core.errors import DenvError, NotFoundError
-from frontend import diffs, words
+from frontend import diffs, filters, words
 from frontend.pages.base import PageRequest, actor, page, show, whole, write_refusal
 from frontend.pages.overview import two_releases
 from frontend.words import Badge
@@ -45,6 +45,7 @@ stages:
     rollout: { canary: 10%, steps: [50%, 100%], hold: 10m, bake: 30m }
 """
 _SHOWN = ((5, 10), (30, 3), (sys.maxsize, 1))  # with up to so many models, so many releases of each
+_FILTERS = {"model": None, "stage": None, "by": None, "held": ("yes", "no")}
 _FIELDS_MAX = 300
 _PLACE = re.compile(r"^[^:\s]*:(\d+):\d+\s")
 
@@ -85,11 +86,14 @@ def releases(request: PageRequest) -> HttpResponse:
     for model, _, stage in (key.partition("/") for key in stage_keys()):  # only their names: no look at what runs there
         if model in seen:
             stages.setdefault(model, []).append(stage)
-    one, before = request.GET.get("model", ""), request.GET.get("before", "")
+    wanted, before = filters.read(request, _FILTERS), request.GET.get("before", "")
+    one = wanted["model"]
     found: Mapping[str, Sequence[ReleaseHead | ReleaseView]]
     if one:
         access_model(request.user, one)
-        found = {one: releases_view(model=one, before=int(before) if before.isdecimal() else None)}
+        number = int(before) if before.isdecimal() and len(before) < 10 else None
+        held = {"yes": True, "no": False}.get(wanted["held"])
+        found = {one: releases_view(model=one, before=number, stage=wanted["stage"], by=wanted["by"], held=held)}
     else:
         each = next(limit for models, limit in _SHOWN if len(stages) <= models)
         found = releases_newest(models=stages, limit=each)
@@ -98,6 +102,10 @@ def releases(request: PageRequest) -> HttpResponse:
         "section": "releases",
         "models": [(model, found.get(model, ()), stages.get(model, ())) for model in ([one] if one else stages)],
         "one": one,
+        "filter": wanted,
+        "model_menu": [(model, model) for model in stages],
+        "stage_menu": [(stage, stage) for stage in stages.get(one, ())],
+        "held_menu": [("yes", "held"), ("no", "not held")],
         "older": found[one][-1].number if one and len(found[one]) == PAGE and found[one][-1].number > 1 else None,
     }
     return show(request, "releases", context)

@@ -476,7 +476,7 @@ def patch_all(patch: Callable[[str, object], object]) -> None:
     for module in ("pages.overview", "pages.events"):
         patch(f"frontend.{module}.events_view", lambda **_: events())
     patch("frontend.stagecharts.events_between", lambda **_: events())
-    patch(f"{pages}.releases.releases_view", lambda *, model, before=None: releases(model))
+    patch(f"{pages}.releases.releases_view", lambda *, model, **_: releases(model))
     patch(f"{pages}.releases.releases_newest", lambda *, models, limit: {model: releases(model)[:limit] for model in models})
     patch(f"{pages}.releases.release_view", lambda *, model, number: release(number, model))
     patch(f"{pages}.releases.dry_run_view", lambda **_: dry_run(errors=False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from urllib.parse import parse_qs
 
 import pytest
@@ -156,6 +157,34 @@ def test_a_fleet_of_many_domains_is_tiles(person: Client, monkeypatch: pytest.Mo
     assert text.count('class="tile"') == 40
     assert text.count('tabindex="-1"') == 40  # 39 tiles and main: one tab stop for all tiles
     assert text.index('data-k="s"') < text.index('data-k="f"')
+
+
+def test_lists_are_filtered_by_their_address(person: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(path: str, row: str) -> list[str]:
+        return re.findall(rf'<tr[^>]* id="{row}-([^"]+)"', person.get(path).content.decode())
+
+    every = rows("/", "st")
+    assert {"ds-flashstaging", "ds-flashprod-us", "llama-70bprod-us"} < set(every)
+    assert rows("/?model=ds-flash", "st") == [name for name in every if name.startswith("ds-flash")]
+    assert rows("/?model=ds-flash&state=rolling&fleet=gb200-use1", "st") == ["ds-flashprod-us"]
+    assert rows("/?state=sideways", "st") == every, "what is no state filters nothing"
+    none = person.get("/?model=nobody").content.decode()
+    assert "No stage fits." in none and "llama-70b/prod-us breached" in none, "what needs a person stands there whatever the table shows"
+    assert 'hx-get="/?model=nobody"' in none, "a refresh keeps the filter"
+
+    nodes = rows("/fleets?nodes=all", "node")
+    silent = rows("/fleets?state=suspect", "node")
+    assert silent and len(nodes) == 58 and set(silent) < set(nodes)
+    assert rows("/fleets?fleet=h200-use1&nodes=all", "node") == sorted(rows("/fleets?fleet=h200-use1", "node"), key=nodes.index)
+    assert 'id="gb200-use1"' not in person.get("/fleets?fleet=h200-use1").content.decode()
+
+    asked: dict[str, object] = {}
+    monkeypatch.setattr("frontend.pages.releases.releases_view", lambda **words: asked.update(words) or ())
+    assert "No release fits." in person.get("/releases?model=ds-flash&stage=prod-us&held=yes&by=ada&before=9").content.decode()
+    assert asked == {"model": "ds-flash", "before": 9, "stage": "prod-us", "by": "ada", "held": True}
+    monkeypatch.setattr("frontend.pages.events.events_view", lambda **words: asked.update(words) or ())
+    assert person.get("/events?since=2026-12-01T09:30&until=x&level=bad&kind=nothing").status_code == 200
+    assert (asked["since"], asked["until"], asked["level"], asked["kind"]) == (datetime(2026, 12, 1, 9, 30, tzinfo=UTC), None, "bad", "")
 
 
 def test_an_empty_house_says_what_to_do(client: Client, db: None, monkeypatch: pytest.MonkeyPatch) -> None:
