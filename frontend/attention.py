@@ -25,6 +25,7 @@ class Item:
     sentence: str
     stage: str = ""
     fleet: str = ""
+    rollout: str = ""  # its page says more
     action: str = ""  # the button that ends the wait: `promote`, `resume` or none
     action_text: str = ""
     generation: int | None = None
@@ -62,6 +63,7 @@ def _held_item(stage: StageLook, badge: Badge) -> Item:
         f"{_journey(rollout)}: {badge.text.lower()}",
         rollout.why or stage.sentence,
         stage=stage.stage,
+        rollout=rollout.id,
         action=action,
         action_text=text,
         generation=rollout.generation,
@@ -103,6 +105,7 @@ def moving(stages: Sequence[StageLook]) -> list[Item]:
                 _journey(rollout),
                 rollout.why or stage.sentence,
                 stage=stage.stage,
+                rollout=rollout.id,
                 steps=rollout.plan.steps,
                 step_text=at,
                 since=rollout.started_at,

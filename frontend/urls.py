@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path, re_path
 
-from frontend.pages import access, actions, assets, events, fleets, logs, nodes, oidc, overview, recipes, releases, settings, stage, whatif
+from frontend.pages import (
+    access,
+    actions,
+    assets,
+    events,
+    fleets,
+    logs,
+    nodes,
+    oidc,
+    overview,
+    recipes,
+    releases,
+    rollout,
+    settings,
+    stage,
+    whatif,
+)
 from frontend.pages.login import LoginView, LogoutView
 from frontend.slack.urls import urlpatterns as slack_urlpatterns
 
@@ -32,14 +48,17 @@ urlpatterns: list[URLPattern] = [
     path("releases/new/fields", releases.release_fields, name="release-fields"),
     path("releases/dry-runs/<str:dry_run>", releases.dry_run, name="dry-run"),
     path("releases/<str:model>/<int:number>", releases.release, name="release"),
+    path("releases/<str:model>/<int:number>/rollouts", releases.release_rollouts, name="release-rollouts"),
     path("stages/<str:model>/<str:name>", stage.stage, name="stage"),
     path("stages/<str:model>/<str:name>/what-if", whatif.what_if, name="what-if"),
     path("stages/<str:model>/<str:name>/ratio", whatif.ratio, name="ratio"),
     path("stages/<str:model>/<str:name>/charts", stage.stage_charts, name="stage-charts"),
     path("stages/<str:model>/<str:name>/logs", logs.logs, name="stage-logs"),
     path("stages/<str:model>/<str:name>/units", stage.stage_units, name="stage-units"),
+    path("stages/<str:model>/<str:name>/way-back", rollout.way_back, name="way-back"),
     path("stages/<str:model>/<str:name>/rollback", actions.rollback, name="rollback"),
-    re_path(r"^stages/(?P<model>[^/]+)/(?P<name>[^/]+)/rollout/(?P<action>promote|pause|resume)$", actions.act, name="rollout-act"),
+    re_path(r"^stages/(?P<model>[^/]+)/(?P<name>[^/]+)/rollout/(?P<action>promote|pause|resume|abort)$", actions.act, name="rollout-act"),
+    path("rollouts/<slug:id>", rollout.rollout, name="rollout"),
     *slack_urlpatterns,
     path("assets/plotly-<str:version>.min.js", assets.plotly_js, name="plotly"),
 ]

@@ -30,7 +30,8 @@ def _current(client: Client, stage: str) -> RolloutView:
 
 
 def _text(client: Client, view: RolloutView) -> str:
-    return rollout_text(view, client.get(f"stages/{view.stage}", StageView), datetime.now(UTC))
+    text = rollout_text(view, client.get(f"stages/{view.stage}", StageView), datetime.now(UTC))
+    return f"{text}\npage: {client.access.url}/rollouts/{view.id}"
 
 
 @click.command()

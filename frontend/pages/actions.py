@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from django.contrib import messages
@@ -14,14 +15,22 @@ from denvweb.access import Action, access_stage
 from denvweb.core.errors import DenvError, NotFoundError
 from frontend.pages.base import PageRequest, actor, page, whole, write_refusal
 from frontend.pages.stage import will
+from releases.selectors.rollouts import rollout_view
 from releases.selectors.stages import preflight_view, stage_view
 from releases.services import rollouts
 from releases.services.access import access_promote
 
+_SERVICES: dict[str, Callable[..., object]] = {
+    "promote": lambda **asked: rollouts.rollout_promote(**asked),
+    "pause": lambda **asked: rollouts.rollout_pause(**asked),
+    "resume": lambda **asked: rollouts.rollout_resume(**asked),
+    "abort": lambda **asked: rollouts.rollout_abort(**asked),
+}
 _DONE = {
     "promote": "Promoted: the rollout goes on to its next step.",
     "pause": "Paused: traffic stays as it is, alarms stay armed.",
     "resume": "Resumed.",
+    "abort": "Aborting: all traffic goes back. It was written down before this page answered.",
 }
 
 
@@ -62,19 +71,22 @@ def rollback(request: PageRequest, model: str, name: str) -> HttpResponse:
 @require_POST
 @page
 def act(request: PageRequest, model: str, name: str, action: str) -> HttpResponse:
-    """Promote, pause or resume the stage's rollout; a promotion names the generation that the person saw."""
+    """Promote, pause, resume or abort the stage's rollout; a promotion names the generation that the person saw.
+
+    From a rollout's own page it is that rollout and no later one, and that page is shown again.
+    """
     stage = f"{model}/{name}"
-    generation = request.POST.get("generation", "")
+    generation, asked = request.POST.get("generation", ""), request.POST.get("rollout", "")
     reason = request.POST.get("reason", "").strip()[:200]
     seen = int(generation) if generation.isdecimal() else None
     access_stage(request.user, stage)
-    service = {"promote": rollouts.rollout_promote, "pause": rollouts.rollout_pause, "resume": rollouts.rollout_resume}[action]
+    one = {"rollout_id": _rollout_of(stage, asked)} if asked else {}
     try:
         if action == "promote":
             seen = access_promote(request.user, stage, generation=seen)
         else:
-            access_stage(request.user, stage, Action.PAUSE)
-        service(stage=stage, generation=seen, actor=actor(request), via="ui", reason=reason)
+            access_stage(request.user, stage, Action.ROLL_BACK if action == "abort" else Action.PAUSE)
+        _SERVICES[action](stage=stage, generation=seen, actor=actor(request), via="ui", reason=reason, **one)
     except NotFoundError:
         raise
     except DenvError as error:
@@ -82,4 +94,11 @@ def act(request: PageRequest, model: str, name: str, action: str) -> HttpRespons
         messages.error(request, f"Refused: {error.detail}", extra_tags="bad")
     else:
         messages.success(request, _DONE[action], extra_tags="ok")
-    return redirect(reverse("stage", args=(model, name)))
+    return redirect(reverse("rollout", args=(asked,)) if asked else reverse("stage", args=(model, name)))
+
+
+def _rollout_of(stage: str, id: str) -> str:
+    """The rollout, if it is one of the stage that the person's roles were asked for."""
+    if not id.isascii() or "\0" in id or rollout_view(id=id).stage != stage:
+        raise NotFoundError(f"There is no such rollout of {stage}.")
+    return id

@@ -24,6 +24,7 @@ from releases.domain.spec_edit import fields_of, with_value
 from releases.domain.views import DryRunView, ReleaseHead, ReleaseView, StageHead
 from releases.selectors.heads import stage_heads, stage_keys
 from releases.selectors.releases import PAGE, dry_run_view, release_view, releases_newest, releases_view
+from releases.selectors.rollouts import rollouts_view
 from releases.services.access import access_release
 from releases.services.dry_runs import dry_run_create
 from releases.services.releases import release_create
@@ -47,6 +48,7 @@ stages:
 _SHOWN = ((5, 10), (30, 3), (sys.maxsize, 1))  # with up to so many models, so many releases of each
 _FILTERS = {"model": None, "stage": None, "by": None, "held": ("yes", "no")}
 _FIELDS_MAX = 300
+_ROLLOUTS_MAX = 12
 _PLACE = re.compile(r"^[^:\s]*:(\d+):\d+\s")
 
 
@@ -138,6 +140,15 @@ def release(request: PageRequest, model: str, number: int) -> HttpResponse:
             "may_roll_back": Action.ROLL_BACK in actions_of(request.user, model),
         },
     )
+
+
+@require_safe
+@page
+def release_rollouts(request: PageRequest, model: str, number: int) -> HttpResponse:
+    """The newest rollouts to a release and away from it, a part of its page."""
+    access_model(request.user, model)
+    found = rollouts_view(model=model, release=number, limit=_ROLLOUTS_MAX)
+    return whole(request, "_rollouts", {"rollouts": found, "with_stage": True})
 
 
 def _against(others: Sequence[ReleaseView], number: int, asked: str) -> ReleaseView | None:

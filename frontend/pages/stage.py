@@ -68,6 +68,8 @@ def steps(rollout: RolloutView, now: datetime) -> tuple[Step, ...]:
 def _step(step: PlanStepView, now: datetime) -> Step:
     css = {"done": "done", "now": "now", "stopped": "now"}.get(step.state, "todo")
     when = "" if step.started_at is None else words.when(step.started_at, now)
+    if step.ended_at is not None and css == "done":
+        when = f"{when} to {words.when(step.ended_at, now)}"
     passed_s = total_s = None
     hold = ""
     if step.state == "now" and step.started_at and step.ends_at and step.ends_at > step.started_at:
@@ -77,9 +79,9 @@ def _step(step: PlanStepView, now: datetime) -> Step:
     return Step(step, css, when, passed_s, total_s, hold)
 
 
-def buttons(stage: StageView, may: Collection[Action]) -> Buttons:
+def buttons(rollout: RolloutView | None, may: Collection[Action]) -> Buttons:
     """Promote, pause and resume, only where the state machine would take them, and only for who may."""
-    rollout, back = stage.rollout, Action.ROLL_BACK in may
+    back = Action.ROLL_BACK in may
     if rollout is None or not rollout.active or rollout.state in {"rolling-back", "rollback-blocked"}:
         return Buttons(approve=False, promote=False, pause=False, resume=False, roll_back=back)
     held = rollout.state == "held"
@@ -145,7 +147,7 @@ def _living(stage: StageView, now: datetime, may: Collection[Action]) -> dict[st
         "stage": stage,
         "base": base,
         "canary": canary,
-        "buttons": buttons(stage, may),
+        "buttons": buttons(stage.rollout, may),
         "will": will(stage),
         **_rollout_context(stage, now),
     }

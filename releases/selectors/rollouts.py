@@ -44,6 +44,7 @@ def rollouts_view(
     *,
     model: str = "",
     stage: str = "",
+    release: int | None = None,
     state: str = "",
     kind: str = "",
     since: datetime | None = None,
@@ -54,7 +55,7 @@ def rollouts_view(
 ) -> tuple[RolloutView, ...]:
     """The rollouts that these words fit, newest first, of those `models` that may be seen; `before` ends the page before.
 
-    `stage` is `ds-flash/prod-us`, `state` the state machine's, or `active` for all that have not ended. They began from `since` on and
+    `stage` is `ds-flash/prod-us`, `release` the number of one of the `model` that they lead to or away from, `state` the state machine's, or `active` for all that have not ended. They began from `since` on and
     before `until`.
     """
     of, _, name = stage.partition("/")
@@ -64,6 +65,8 @@ def rollouts_view(
     bounds = {"created_at__gte": since, "created_at__lt": until, "stage__model__name__in": models}
     rows = rollout_rows().filter(**{name: value for name, value in words.items() if value})
     rows = rows.filter(**{name: value for name, value in bounds.items() if value is not None})
+    if release is not None:
+        rows = rows.filter(Q(to_release__number=release) | Q(from_release__number=release))
     if state == ACTIVE:
         rows = rows.exclude(state__in=Rollout.ENDED)
     if before:

@@ -16,7 +16,7 @@ from frontend.slack.blocks import Button
 from frontend.slack.notices import posting
 from metrics.domain.views import EventView
 from releases.domain.views import RolloutView
-from tests.integration import page_samples
+from tests.integration import page_rollouts
 
 STAGE, ROLLOUT, NONCE = "ds-flash/prod-us", "r-7kq2m9xw", "b-3f7s2k9qwm4x8d6e"
 CHANNEL, THREAD = "C0123456789", "1796031842.000100"
@@ -45,7 +45,7 @@ class Sample:
 
 def rollout(state: str = "rolling", reason: str = "", why: str = "") -> RolloutView:
     """The rollout that all buttons here stand for."""
-    view = page_samples.rollout(STAGE, state, 7, 8, reason=reason, why=why, active=state not in {"succeeded", "rolled-back"})
+    view = page_rollouts.rollout(STAGE, state, 7, 8, reason=reason, why=why, active=state not in {"succeeded", "rolled-back"})
     return replace(view, id=ROLLOUT, generation=12)
 
 

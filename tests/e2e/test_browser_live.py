@@ -13,7 +13,7 @@ from pytest_django.live_server_helper import LiveServer
 from tests.e2e.browser import Browser
 from tests.integration import page_samples as samples
 
-PAGES = ("/", "/stages/ds-flash/prod-us", "/fleets", "/releases", "/events")
+PAGES = ("/", "/stages/ds-flash/prod-us", "/fleets", "/releases", "/events", "/rollouts/ro-ds-flash-prod-us")
 _LIVING = """
 const main = document.getElementById('main').cloneNode(true);
 for (const el of main.querySelectorAll('[data-keep], input[name=csrfmiddlewaretoken], progress')) el.remove();

@@ -22,6 +22,7 @@ PAGES = {
     "what-if": f"{STAGE.partition('?')[0]}/what-if",
     "stage-back": "/stages/llama-70b/prod-us",
     "logs": "/stages/ds-flash/prod-us/logs?pool=decode",
+    "rollout": "/rollouts/ro-ds-flash-prod-us",
     "stage-broken": "/stages/llama-70b/staging",
     "fleets": "/fleets",
     "releases": "/releases",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from metrics.domain.goodput import Goodput
 from metrics.domain.split import Tail
@@ -11,6 +11,10 @@ from metrics.domain.types import Metric
 from metrics.domain.views import GroupView, LatencyView, MetricsView
 
 NOW = datetime.now(UTC).replace(microsecond=0)
+
+
+def ago(**back: float) -> datetime:
+    return NOW - timedelta(**back)
 
 
 def _wave(base: float, swing: float, points: int, start: int = 0) -> tuple[float | None, ...]:

@@ -26,7 +26,7 @@ from fleets.domain.views import (
 )
 from metrics.domain.glance import NAMES, POINTS, STEP_S, GlanceView, Values
 from metrics.domain.split import Tail
-from metrics.domain.views import AlarmVerdict, BreachView, EventView, FrameView, LineView
+from metrics.domain.views import BreachView, EventView, FrameView, LineView
 from releases.catalog import catalog
 from releases.domain.scaling_views import ScaleView
 from releases.domain.serving import process_of, serving_of
@@ -34,16 +34,16 @@ from releases.domain.views import (
     AlarmView,
     DryRunView,
     FindingView,
-    PlanStepView,
     PreflightView,
     ReleaseView,
     RolloutView,
     StageHead,
-    StagePlanView,
     StageView,
 )
 from releases.selectors.ground import Ground
-from tests.integration.page_figures import NOW, metrics, values_of
+from tests.integration import page_rollouts
+from tests.integration.page_figures import NOW, ago, metrics, values_of
+from tests.integration.page_rollouts import plan, rollout
 
 YAML = """\
 release:
@@ -59,10 +59,6 @@ stages:
     fleets: [gb200-use1]
     replicas: 2
 """
-
-
-def ago(**back: float) -> datetime:
-    return NOW - timedelta(**back)
 
 
 # ---- fleets ----
@@ -156,37 +152,9 @@ def small_unit() -> UnitView:
 # ---- rollouts and stages ----
 
 
-TOLD = "n=1,204; highest evidence 2.1 : 1 (itl-p99), rolls back at 300 : 1."
 BREACH = "itl-p99 tripped at 1,667 : 1, 11 s after 22 took 25%. All traffic is on 21."
 DOMAIN = "fleet h200-use1 domain is 8 GPUs; serving unit needs 72 (same-domain)"
 SUM = "2 x 4 + 1 x 64 = 72, the domain has 8, short by 64"
-
-
-def plan(stage: str, old: int, new: int) -> StagePlanView:
-    steps = (
-        PlanStepView(0, "bring-up", "Bring up unit 2", "Beside the old one, in gb200-use1/d02.", "done", started_at=ago(minutes=14)),
-        PlanStepView(1, "hold", "Canary 10%", TOLD, "now", 1000, ago(minutes=6), NOW + timedelta(minutes=4)),
-        PlanStepView(2, "shift", "50%", "Hold 10 min.", weight_bp=5000),
-        PlanStepView(3, "shift", "100%", "Hold 10 min. The old release stays warm.", weight_bp=10000),
-        PlanStepView(4, "replace", "Replace unit 1", "About 11 min."),
-        PlanStepView(5, "bake", "Bake", "30 min, alarms armed."),
-    )  # fmt: skip
-    return StagePlanView(
-        stage, old, new, "decode only (draft length 2 -> 3)", True, 1.0, f"Release {old} stays warm until unit 1 is replaced.", steps
-    )
-
-
-def verdicts(tripped: bool = False) -> tuple[AlarmVerdict, ...]:
-    ttft = AlarmVerdict("ttft-p99", "ttft", 1.5, 0.01, 1204, 9, 0.0075, 0.0034, 0.0141, 0.06, 300, False, 138, 20, True, 10836, 78)
-    itl = AlarmVerdict(
-        "itl-p99", "itl", 0.06, 0.01, 1204, 15.2, 0.0126, 0.0071, 0.0198, 1667 if tripped else 2.1, 300, tripped, 0.4, 20, False, 10811, 69
-    )
-    errors = AlarmVerdict(
-        "error-rate", "error-rate", None, 0.01, 1204, 2, 0.0017, 0.0002, 0.006, 0.03, 300, False, 8.6e6, 20, True, 10836, 20
-    )
-    slower = replace(itl, alarm="itl-p99-over-baseline", limit_s=0.05, over=1.25, base_s=0.04, evidence=3.2, tripped=False, health=0)
-    made = replace(ttft, alarm="ttft-p99 synthetic", n=120, k=1, rate=0.0083, rate_low=0.0002, rate_high=0.0456, synthetic=True)
-    return ttft, itl, slower, errors, made
 
 
 def broken_stage() -> StageView:
@@ -196,31 +164,6 @@ def broken_stage() -> StageView:
     over = tuple(replace(alarm, state="over") if alarm.name == "ttft-p99" else alarm for alarm in alarms(ttft=1.9))
     quiet = stage("llama-70b/staging", "steady", 21, on=(small_unit(),), fleet="h200-use1")
     return replace(quiet, alarms=over, breaches=(BreachView("ttft-p99", ago(minutes=7), told),))
-
-
-def rollout(
-    stage: str, state: str, old: int, new: int, *, reason: str = "", why: str = "", active: bool = True, weight_bp: int = 1000
-) -> RolloutView:
-    return RolloutView(
-        id="ro-1",
-        stage=stage,
-        kind="rollout",
-        from_release=old,
-        to_release=new,
-        state=state,
-        reason=reason,
-        why=why or "Hold 6:00 of 10:00 min. Its ITL p99 is 62 ms, 2 over the limit; at 2.1 : 1 that may still be chance.",
-        generation=4118,
-        started_at=ago(minutes=14),
-        started_by="deployer-b",
-        ended_at=None if active else ago(minutes=1),
-        step_index=1,
-        step_count=6,
-        weight_bp=weight_bp,
-        plan=plan(stage, old, new),
-        verdicts=verdicts(state == "rolling-back"),
-        active=active,
-    )
 
 
 def alarms(ttft: float = 1.12, itl: float = 0.055) -> tuple[AlarmView, ...]:
@@ -476,6 +419,7 @@ def patch_all(patch: Callable[[str, object], object]) -> None:
     for module in ("pages.overview", "pages.events"):
         patch(f"frontend.{module}.events_view", lambda **_: events())
     patch("frontend.stagecharts.events_between", lambda **_: events())
+    page_rollouts.patch_all(patch, stages(), one_stage, events())
     patch(f"{pages}.releases.releases_view", lambda *, model, **_: releases(model))
     patch(f"{pages}.releases.releases_newest", lambda *, models, limit: {model: releases(model)[:limit] for model in models})
     patch(f"{pages}.releases.release_view", lambda *, model, number: release(number, model))
@@ -500,3 +444,4 @@ def patch_later(patch: Callable[[str, object], object]) -> None:
     for module in ("pages.overview", "pages.events"):
         patch(f"frontend.{module}.events_view", lambda **_: (*events()[:2], *events()[4:]))
     patch(f"{pages}.releases.releases_newest", lambda *, models, limit: {model: releases(model)[1:] for model in models})
+    page_rollouts.patch_later(patch, events())

@@ -111,15 +111,46 @@ def test_acts_are_for_people_who_signed_in_and_forms_carry_a_token(person: Clien
     assert person.post("/stages/ds-flash/nowhere/rollback").status_code == 404
 
 
+def test_a_rollout_s_page_acts_on_that_rollout_and_no_other(db: None) -> None:
+    demo = Demo()
+    demo.first()
+    old, new = demo.rollout(), demo.release(block=32)
+    for _ in range(4):
+        demo.tick(3, requests=50)
+    client = Client()
+    client.force_login(User.objects.create_user("oncall-a"))
+    page = f"/rollouts/{new.pk}"
+    paused = client.post(f"{STAGE}/rollout/pause", {"rollout": new.pk}, follow=True)
+    assert paused.redirect_chain[-1][0] == page and "Paused: traffic stays as it is" in paused.content.decode()
+    assert "Why it waits:</b> " in (seen := client.get(page).content.decode()) and "Resume</button>" in seen
+    assert f'name="rollout" value="{new.pk}"' in client.get(f"{STAGE}/way-back?rollout={new.pk}").content.decode()
+    assert "A later rollout has taken over" in client.get(f"{STAGE}/way-back?rollout={old.pk}").content.decode()
+    late = client.post(f"{STAGE}/rollout/abort", {"rollout": old.pk}, follow=True).content.decode()
+    assert f"Refused: Rollout {old.pk} has ended" in late and demo.rollout().state == "held"
+    for wrong in ("ro-none", "ro-\0"):
+        assert client.post(f"{STAGE}/rollout/abort", {"rollout": wrong}).status_code == 404
+    assert client.post("/stages/ds-flash/nowhere/rollout/abort", {"rollout": new.pk}).status_code == 404
+    client.post(f"{STAGE}/rollout/abort", {"rollout": new.pk, "reason": "not today"}, follow=True)
+    demo.tick()
+    assert demo.rollout().state in {"rolling-back", "rolled-back"}
+    events = client.get(page).content.decode()
+    assert "not today" in events and "oncall-a" in events
+    for listed in ("/events", "/releases/ds-flash/2/rollouts", f"/rollouts/{old.pk}"):
+        assert f'href="{page}"' in client.get(listed).content.decode(), listed
+
+
 MOST_QUERIES = {  # one of each reads the roles of whoever asks
     "/": 12,
     "/attention": 10,
     STAGE: 12,
     f"{STAGE}/units": 12,
     f"{STAGE}/charts": 12,
+    "/rollouts/ROLLOUT": 12,
+    f"{STAGE}/way-back?rollout=ROLLOUT": 12,
     "/fleets": 12,
     "/releases": 8,
     "/releases/ds-flash/1": 12,
+    "/releases/ds-flash/1/rollouts": 6,
     "/events": 6,
     "/settings": 12,
     "/access": 12,
@@ -135,6 +166,7 @@ def test_a_page_costs_no_more_queries_than_it_did(db: None, django_assert_max_nu
         demo.tick(3, requests=50)
     client = Client()
     client.force_login(User.objects.create_user("oncall-a"))
-    for path, most in MOST_QUERIES.items():
-        with django_assert_max_num_queries(most):
+    for name, most in MOST_QUERIES.items():
+        path = name.replace("ROLLOUT", demo.rollout().pk)
+        with django_assert_max_num_queries(most, info=name):
             assert client.get(path).status_code == 200, path

@@ -16,6 +16,7 @@ from django.test import Client
 
 from fleets.services import node_cordon
 from metrics.selectors import events_after, latest_seq
+from releases.models import Rollout
 from releases.services import rollouts
 from releases.services.releases import release_create
 from tests.integration.rollouts_world import STAGE, Demo, release_yaml
@@ -74,15 +75,20 @@ def test_a_stale_page_and_its_events_are_a_fresh_page(client: Client) -> None:
             {"/fleets", "/events"},
         ),
         (lambda: release_create(yaml=release_yaml(block=32), actor="ada", via="ui"), {"/", f"/stages/{STAGE}", "/releases", "/events"}),
-        (lambda: demo.tick(2.0), {f"/stages/{STAGE}"}),
-        (lambda: rollouts.rollout_pause(stage=STAGE, actor="ada", via="ui"), {"/", f"/stages/{STAGE}", "/events"}),
-        (lambda: rollouts.rollback(stage=STAGE, actor="ada", via="ui"), {"/", f"/stages/{STAGE}", "/events"}),
+        (lambda: demo.tick(2.0), {f"/stages/{STAGE}", "rollout"}),
+        (lambda: rollouts.rollout_pause(stage=STAGE, actor="ada", via="ui"), {"/", f"/stages/{STAGE}", "/events", "rollout"}),
+        (lambda: rollouts.rollback(stage=STAGE, actor="ada", via="ui"), {"/", f"/stages/{STAGE}", "/events", "rollout"}),
     ]
     for change, touched in changes:
         before = {path: tab.html for path, tab in pages.items()}
         change()
         for path, tab in pages.items():
             assert tab.hear() > 0, path
-            assert tab.html == fresh(client, path), path
+            assert tab.html == fresh(client, tab.path), path
+        if "rollout" not in pages and Rollout.objects.count() > 1:
+            pages["rollout"] = Tab(client, f"/rollouts/{demo.rollout().pk}")
+            before["rollout"] = pages["rollout"].html
         moved = {path for path, tab in pages.items() if tab.html != before[path]}
         assert touched <= moved, f"{touched - moved} show nothing of it"
+    part = again(client, f"/stages/{STAGE}/way-back?rollout={demo.rollout().pk}")  # is asked for as the page is
+    assert "on its way back to release 1" in part
