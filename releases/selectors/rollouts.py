@@ -55,8 +55,8 @@ def rollouts_view(
 ) -> tuple[RolloutView, ...]:
     """The rollouts that these words fit, newest first, of those `models` that may be seen; `before` ends the page before.
 
-    `stage` is `ds-flash/prod-us`, `release` the number of one of the `model` that they lead to or away from, `state` the state machine's, or `active` for all that have not ended. They began from `since` on and
-    before `until`.
+    `stage` is `ds-flash/prod-us`, `release` the number of one of the `model` that they lead to or away from, `state` the state
+    machine's, or `active` for all that have not ended. They began from `since` on and before `until`.
     """
     of, _, name = stage.partition("/")
     words = {"stage__model__name": model, "kind": kind, "state": "" if state == ACTIVE else state}
