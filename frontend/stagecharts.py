@@ -11,7 +11,7 @@ from frontend.charts import Chart, Key, Limit, Line, Mark, Say, Values, newest, 
 from frontend.pages.overview import two_releases
 from frontend.timerange import TimeRange
 from metrics.domain.views import FrameView
-from metrics.selectors import events_between, frames_view
+from metrics.selectors import events_view, frames_view
 from releases.domain.views import StageHead
 
 PHASES = tuple((f"phase.{phase}", text, colour) for phase, text, colour in tailchart.RAMP)
@@ -52,7 +52,7 @@ def stubs() -> list[Chart]:
 def marks(stage: str, seen: TimeRange) -> tuple[Mark, ...]:
     """The newest events of rollouts and alarms in the range, lettered in the order they came."""
     events = [
-        event for event in events_between(stage=stage, since=seen.since, until=seen.until, limit=60) if event.kind.startswith(_MARK_KINDS)
+        event for event in events_view(stage=stage, since=seen.since, until=seen.until, limit=60) if event.kind.startswith(_MARK_KINDS)
     ]
     oldest_first = list(reversed(events[:_MARKS_MAX]))
     return tuple(Mark(chr(ord("A") + index), event.at, event.sentence) for index, event in enumerate(oldest_first))

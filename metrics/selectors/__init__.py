@@ -8,7 +8,7 @@ from metrics.selectors.channels import channels_view
 from metrics.selectors.figures import alarm_figures, alarm_figures_by_stage, metrics_view, with_baselines
 from metrics.selectors.frames import frame_view, frames_view
 from metrics.selectors.glances import glances_view
-from metrics.selectors.journal import events_after, events_between, events_view, latest_seq
+from metrics.selectors.journal import events_after, events_view, latest_seq
 from metrics.selectors.steady import breaches_view
 from metrics.selectors.traffic import TrafficView, traffic_view
 
@@ -21,7 +21,6 @@ __all__ = [
     "chain_view",
     "channels_view",
     "events_after",
-    "events_between",
     "events_view",
     "frame_view",
     "frames_view",

@@ -66,12 +66,6 @@ def events_view(
     return tuple(event_view(event) for event in Event.objects.filter(**wanted).order_by("-seq")[:limit])
 
 
-def events_between(*, stage: str, since: datetime, until: datetime, limit: int) -> tuple[EventView, ...]:
-    """The newest events of a stage in a time, newest first."""
-    events = Event.objects.filter(stage=stage, at__gte=since, at__lte=until).order_by("-seq")
-    return tuple(event_view(event) for event in events[:limit])
-
-
 def events_after(*, seq: int, limit: int = 200) -> tuple[EventView, ...]:
     """What came after row `seq`, oldest first, as far as nothing can still come in between."""
     events = list(Event.objects.filter(seq__gt=seq).order_by("seq")[:limit])

@@ -416,9 +416,8 @@ def patch_all(patch: Callable[[str, object], object]) -> None:
     patch("frontend.stagecharts.frames_view", frames)
     patch(f"{pages}.stage.stage_head", one_head)
     patch(f"{pages}.stage.metrics_view", metrics)
-    for module in ("pages.overview", "pages.events"):
+    for module in ("pages.overview", "pages.events", "stagecharts"):
         patch(f"frontend.{module}.events_view", lambda **_: events())
-    patch("frontend.stagecharts.events_between", lambda **_: events())
     page_rollouts.patch_all(patch, stages(), one_stage, events())
     patch(f"{pages}.releases.releases_view", lambda *, model, **_: releases(model))
     patch(f"{pages}.releases.releases_newest", lambda *, models, limit: {model: releases(model)[:limit] for model in models})
