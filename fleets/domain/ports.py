@@ -11,6 +11,7 @@ SIDE_CHANNEL = 1  # KV handshakes
 GANG = 2  # where the ranks of a replica meet
 SPARE = 3
 EVENTS = SPARE
+REPLAY = GANG  # of KV events: a rank that is alone meets nobody
 PORTS_A_RANK = 4
 
 
@@ -36,6 +37,11 @@ class GroupPorts:
     def events(self) -> int:
         """Offset of the first group's."""
         return PORTS_A_RANK + self.groups
+
+
+def replay_port(spec: RankSpec) -> int:
+    """Where a rank that is a replica of one group answers for KV events that were missed; 0 for all others, which have no port left."""
+    return spec.port + REPLAY if spec.count == 1 and group_count(len(spec.gpus), spec.engine.tensor_parallel) == 1 else 0
 
 
 def group_count(gpus: int, tensor_parallel: int) -> int:

@@ -200,6 +200,8 @@ class RouteReplica:
     readiness: ReplicaReadiness = ReplicaReadiness.READY
     engine_id: str = ""
     tensor_parallel: int = 0  # of a prefill engine that was told to take `engine_id` for its KV identity; 0: it was not
+    events_port: int = 0  # where it publishes what its KV cache holds; 0: it does not
+    replay_port: int = 0  # where events can be asked for again; 0: nowhere
 
 
 @dataclass(frozen=True, slots=True)

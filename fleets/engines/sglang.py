@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from denvweb.core.errors import InvalidError
-from fleets.domain.ports import EVENTS
+from fleets.domain.ports import EVENTS, replay_port
 from fleets.domain.protocol import RankSpec
 from fleets.domain.types import Role
 from fleets.engines.base import (
@@ -85,6 +85,7 @@ def _kv_cache_flags(spec: RankSpec) -> list[str]:
         flags += ["--enable-hierarchical-cache", "--hicache-size", str(max(1, round(offload_bytes / _GB / replica_gpus(spec))))]
     if engine.options.get("kv-events", "false") == "true":
         config = {"publisher": "zmq", "topic": "kv-events", "endpoint": f"tcp://*:{spec.port + EVENTS}"}
+        config |= {"replay_endpoint": f"tcp://*:{replay}"} if (replay := replay_port(spec)) else {}
         flags += ["--kv-events-config", json.dumps(config)]
     return flags
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from fleets.domain.ports import EVENTS, replay_port
 from fleets.domain.protocol import RankSpec
 from fleets.domain.types import Faults
 from fleets.engines.base import Capabilities, LaunchCommand, gpu_env, replica_gpus
@@ -65,6 +66,8 @@ def leader_fields(spec: RankSpec, *, speed: float, engine_id: str) -> dict[str, 
         "block_tokens": engine.block_tokens,
         "prefix_caching": engine.prefix_caching,
     }
+    if engine.options.get("kv-events", "false") == "true" and (again := replay_port(spec)):
+        values |= {"events_port": spec.port + EVENTS, "replay_port": again}
     if engine.protocol == SGLANG:
         values["protocol"] = SGLANG
     options = {name: engine.options[flag] for flag, name in _OPTIONS.items() if flag in engine.options}

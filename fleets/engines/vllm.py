@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from denvweb.core.errors import InvalidError
-from fleets.domain.ports import EVENTS, GANG, SIDE_CHANNEL, SPARE, GroupPorts
+from fleets.domain.ports import EVENTS, GANG, SIDE_CHANNEL, SPARE, GroupPorts, replay_port
 from fleets.domain.protocol import RankSpec
 from fleets.domain.types import KV_LEASE_S, MOONCAKE_LEASE_S, Role
 from fleets.engines.base import (
@@ -136,6 +136,7 @@ def _listens(spec: RankSpec) -> dict[int, str]:
     if spec.engine.options.get("kv-events", "false") == "true":
         first = EVENTS if here.groups == 1 else here.events
         ports |= {spec.port + first + group: "KV events" for group in range(here.groups)}
+        ports |= {replay: "KV events again"} if (replay := replay_port(spec)) else {}
     return ports
 
 
@@ -253,7 +254,8 @@ def _events_config(spec: RankSpec) -> dict[str, object]:
     """A wildcard address, so that vLLM listens; with any other it would connect to a subscriber that it expects there."""
     here = GroupPorts.of(spec)
     port = spec.port + EVENTS if here.groups == 1 else spec.port + here.events - here.first_group
-    return {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"tcp://*:{port}", "topic": "kv-events"}
+    config: dict[str, object] = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"tcp://*:{port}", "topic": "kv-events"}
+    return config | ({"replay_endpoint": f"tcp://*:{replay}"} if (replay := replay_port(spec)) else {})
 
 
 def _speculative_flags(spec: RankSpec) -> list[str]:

@@ -26,6 +26,7 @@ from fleets.router.families import Family, families
 from fleets.router.gauges import Gauges
 from fleets.router.heads import Headers, RequestHead, RequestHeads
 from fleets.router.job import Job
+from fleets.router.kv_listener import KvListener
 from fleets.router.models import merged
 from fleets.router.openai import GENERATE_PATHS, NOT_STORED, RESPONSES_PATH, error_body
 from fleets.router.pipeline import Pipeline
@@ -87,6 +88,7 @@ class App:
             self.stage, self.pool, self.telemetry, hung_after_s=config.hung_after_s, token_s=config.prefill_token_deadline_s
         )
         board = Board(config.peer_board, peers=config.peers, own=config.peer_index) if config.peer_board else None
+        self.kv_events = KvListener(self.stage, self.pipeline.tokens_per_byte)
         self.sharing = Sharing(board, self.stage) if board else None
 
     def apply(self, table: RouterTable) -> None:
@@ -98,6 +100,7 @@ class App:
         self.prober.look()
         if self._loops:
             self.pipeline.tokenizer_want()
+            self.kv_events.look()
 
     # -- Handler --
 
@@ -167,6 +170,8 @@ class App:
             "table_generation": float(self.table.generation),
             "reports_waiting": float(self.reporter.waiting),
             "prefix_blocks": float(len(self.stage.index)),
+            "kv_event_batches": float(self.kv_events.batches),
+            "kv_events_lost": float(self.kv_events.lost),
             "client_connections": float(len(self._clients)),
             "access_log_lines_lost": float(self.pipeline.lines_lost),
             **{f"refused_{why}": float(count) for why, count in self.pipeline.callers.refused.items()},
@@ -273,6 +278,7 @@ class App:
         await asyncio.gather(*self._loops, return_exceptions=True)
         await self.prober.close()
         await self.gauges.close()
+        await self.kv_events.close()
         self.reporter.cut(last=True)
         await self._send_last()
         for client in list(self._clients):
@@ -339,6 +345,7 @@ class App:
     async def _look(self) -> None:
         self.pipeline.mind_leases()
         self.pipeline.tokenizer_want()
+        self.kv_events.look()
         self.gauges.poll()
 
     async def _write_log(self) -> None:

@@ -167,6 +167,10 @@ class Pipeline:
         """Lines of the access log that no disk took."""
         return self._log.lost if self._log is not None else 0
 
+    def tokens_per_byte(self) -> float:
+        """Of prompts, as engines have counted them lately."""
+        return self._services.ratio.value
+
     def tokenizer_want(self) -> None:
         """To be called with each new table, and now and then: the tokenizer that it names, if any."""
         self._services.tokens.want(self._services.config.tokenizer or self._stage.tokenizer)

@@ -2,6 +2,9 @@
 
 A prompt is cut into blocks (256 bytes for the first 4 KiB, then 1 KiB); a block's hash covers all before it, so equal hashes
 mean equal prefixes. Each hash maps to a bit mask of replicas, and the least recently used hashes are forgotten.
+
+Of engines that tell what they hold (`kv_events`), the index never believes more than that: what was used longest ago goes first, as
+it does in engines, and of one prompt its end before its beginning.
 """
 
 from __future__ import annotations
@@ -46,6 +49,28 @@ def blocks_of(prompt: bytes) -> Blocks:
     return Blocks(tuple(hashes), size)
 
 
+class _Shelf:
+    """Blocks that one replica is believed to hold, by their bytes; the least recently used first."""
+
+    __slots__ = ("blocks", "total_bytes")
+
+    def __init__(self) -> None:
+        self.blocks: OrderedDict[int, int] = OrderedDict()
+        self.total_bytes = 0
+
+    def use(self, block: int, size_bytes: int) -> None:
+        """It is there, and was used just now."""
+        if block in self.blocks:
+            self.blocks.move_to_end(block)
+        else:
+            self.blocks[block] = size_bytes
+            self.total_bytes += size_bytes
+
+    def drop(self, block: int) -> None:
+        """It is not there."""
+        self.total_bytes -= self.blocks.pop(block, 0)
+
+
 class PrefixIndex:
     """Hash of a prompt's prefix -> replicas that were sent it. Holds at most `max_blocks` hashes."""
 
@@ -57,6 +82,7 @@ class PrefixIndex:
         self._bits: dict[str, int] = {}
         self._live = 0
         self._next_bit = 0
+        self._shelves: dict[str, _Shelf] = {}  # of replicas that tell what they hold
         self.news: list[tuple[int, str]] | None = None  # blocks that were new to a replica; kept where somebody wants them
 
     def __len__(self) -> int:
@@ -106,6 +132,10 @@ class PrefixIndex:
                 if self.news is not None:
                     self.news.append((block, replica))
             move_to_end(block)
+        shelf = self._shelves.get(replica)
+        if shelf is not None:
+            for depth in range(len(blocks.hashes) - 1, -1, -1):  # the end first, so that it is the first to go
+                shelf.use(blocks.hashes[depth], FINE_BYTES if depth < FINE_BLOCKS else COARSE_BYTES)
         self._trim()
 
     def hear(self, block: int, replica: str) -> None:
@@ -113,15 +143,42 @@ class PrefixIndex:
         masks = self._masks
         masks[block] = masks.get(block, 0) | (self._bits.get(replica) or self._new_bit(replica))
         masks.move_to_end(block)
+        shelf = self._shelves.get(replica)
+        if shelf is not None:
+            shelf.use(block, COARSE_BYTES)  # it may be a fine one: rather too little is believed than too much
         self._trim()
 
     def _trim(self) -> None:
         while len(self._masks) > self._max_blocks:
-            self._masks.popitem(last=False)
+            block, _ = self._masks.popitem(last=False)
+            for shelf in self._shelves.values():
+                shelf.drop(block)
 
     def forget(self, replica: str) -> None:
-        """The replica restarted or is gone: it holds nothing."""
+        """The replica restarted, is gone, or has cleared its cache: it holds nothing."""
         self._live &= ~self._bits.pop(replica, 0)
+        if replica in self._shelves:
+            self._shelves[replica] = _Shelf()
+
+    def track(self, replica: str, *, tells: bool) -> None:
+        """Whether the replica tells how much it holds; what is believed of one that has only begun to is forgotten."""
+        if tells and replica not in self._shelves:
+            self._shelves[replica] = _Shelf()
+            self.forget(replica)
+        elif not tells:
+            self._shelves.pop(replica, None)
+
+    def limit(self, replica: str, most_bytes: float) -> None:
+        """The replica, which is tracked, holds no more than this."""
+        shelf, bit = self._shelves[replica], self._bits.get(replica, 0)
+        while shelf.total_bytes > most_bytes:
+            block = next(iter(shelf.blocks))
+            shelf.drop(block)
+            left = self._masks.get(block, 0) & ~bit
+            if left:
+                self._masks[block] = left
+            else:
+                self._masks.pop(block, None)
 
     def _new_bit(self, replica: str) -> int:
         if self._next_bit - len(self._bits) >= self._SWEEP_BITS:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 
 from denvweb.core import wire
 from denvweb.core.errors import NotFoundError
+from fleets.domain.ports import EVENTS, REPLAY
 from fleets.domain.protocol import ConditionalPolicy, ReplicaReadiness, RouteReplica, RouterTable, RouteUnit, Synthetic
 from fleets.domain.types import PREFILL_TOKENS, NodeState, PoolSpec, Role, UnitSpec
 from fleets.domain.views import ReplicaState, RoutersView
@@ -98,7 +99,14 @@ def _route_replica(replica: Replica, pool: PoolSpec) -> RouteReplica | None:
     elif any(rank.node.state != NodeState.READY for rank in ranks):
         readiness = ReplicaReadiness.SUSPECT
     host, port, width = leader.node.host, leader.port, _named_width(pool, len(ranks))
-    return RouteReplica(replica.id, Role(replica.role), replica.release, host, port, readiness, leader.engine_id, width)
+    events, replay = _events_ports(pool, port, len(ranks))
+    return RouteReplica(replica.id, Role(replica.role), replica.release, host, port, readiness, leader.engine_id, width, events, replay)
+
+
+def _events_ports(pool: PoolSpec, port: int, ranks: int) -> tuple[int, int]:
+    """Where a replica that is one group on one node tells of its KV cache, and where again; of others no router could make one picture."""
+    tells = pool.engine.options.get("kv-events", "false") == "true" and ranks == 1 and _groups(pool) == 1
+    return (port + EVENTS, port + REPLAY) if tells else (0, 0)
 
 
 def _named_width(pool: PoolSpec, ranks: int) -> int:

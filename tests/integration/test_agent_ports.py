@@ -49,10 +49,13 @@ def test_vllm_says_every_port_that_it_takes(gpus: int, node_gpus: int, tensor: i
         groups = max(1, len(spec.gpus) // tensor)
         first_group = index * len(spec.gpus) // tensor
         kv = int(command.env["VLLM_NIXL_SIDE_CHANNEL_PORT"])
-        events = json.loads(command.argv[command.argv.index("--kv-events-config") + 1])["endpoint"]
+        config = json.loads(command.argv[command.argv.index("--kv-events-config") + 1])
+        events, again = config["endpoint"], config.get("replay_endpoint", "")
         taken = [kv + first_group + group for group in range(groups)]
         taken += [int(events.rpartition(":")[2]) + (first_group + group if groups > 1 else 0) for group in range(groups)]
         taken += [spec.port] if index == 0 else []
         taken += [spec.port + 2] if index == 0 and spec.count > 1 else []
+        taken += [int(again.rpartition(":")[2])] if again else []
+        assert bool(again) == (spec.count == 1 and groups == 1)
         assert sorted(taken) == sorted(command.listens) and len(set(taken)) == len(taken)
         assert set(taken) <= set(range(spec.port, spec.port + port_count(len(spec.gpus), tensor)))

@@ -40,8 +40,10 @@ def test_the_table_lists_ready_replicas_by_their_leaders() -> None:
     assert world.view(unit).routable
 
 
-@pytest.mark.parametrize(("told", "lease_s", "groups"), [({}, 30.0, 1), ({"kv-lease-s": "8"}, 8.0, 4)])
-def test_routers_know_for_how_long_prefill_keeps_kv_and_how_much_it_computes_at_a_time(
+@pytest.mark.parametrize(
+    ("told", "lease_s", "groups"), [({"kv-events": "true"}, 30.0, 1), ({"kv-lease-s": "8", "kv-events": "true"}, 8.0, 4)]
+)
+def test_routers_know_how_long_prefill_keeps_kv_how_much_it_computes_at_a_time_and_where_it_tells_of_its_cache(
     told: dict[str, str], lease_s: float, groups: int
 ) -> None:
     world, spec = World(domains=1), unit_spec()
@@ -52,6 +54,8 @@ def test_routers_know_for_how_long_prefill_keeps_kv_and_how_much_it_computes_at_
     world.route({RELEASE: 10_000})
     (route,) = router_table(stage=STAGE).units
     assert (route.kv_lease_s, route.tokenizer, route.prefill_tokens) == (lease_s, "hf://org/name", 8192 * groups)
+    told_at = [(item.role, item.events_port - item.port, item.replay_port - item.port) for item in route.replicas if item.events_port]
+    assert told_at == ([(Role.PREFILL, 3, 2)] * 2 if groups == 1 else [])  # several groups tell several stories
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ VLLM, SGLANG = "vllm-nixl", "sglang-bootstrap"
 class Config:
     """One simulated engine. `gpus` are those of the whole replica; with `ranks` over 1 it waits for its followers."""
 
-    port: int = 9000  # HTTP; port + 1 serves KV, port + 2 is where followers meet
+    port: int = 9000  # HTTP; port + 1 serves KV, port + 2 is where followers meet, if there are any
     host: str = "127.0.0.1"
     role: Role = Role.AGGREGATED
     model: str = "sim"
@@ -55,6 +55,8 @@ class Config:
     kv_load_failure: str = "fail"  # or `recompute`
     same_domain: bool = True  # whether prefill and decode share a fabric
     gang_heartbeat_s: float = 5.0
+    events_port: int = 0  # where KV events are published; 0: nowhere. `replay_port` is where they can be asked for again
+    replay_port: int = 0
     faults: Faults = field(default_factory=Faults)
 
     def __post_init__(self) -> None:

@@ -5,8 +5,22 @@ from __future__ import annotations
 import mmap
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Protocol
 
 from fleets.engines.sim.layout import KV_BYTES, from_shards, shard_count, to_shards
+
+
+class Told(Protocol):
+    """Who is told what can be found in the prefix cache."""
+
+    def stored(self, block_hash: bytes) -> None:
+        """A block, from now on."""
+
+    def removed(self, block_hash: bytes) -> None:
+        """A block, no more."""
+
+    def cleared(self) -> None:
+        """Nothing, any more."""
 
 
 class KvPool:
@@ -25,6 +39,7 @@ class KvPool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # unreferenced ones with content, the oldest first
         self._recycled: list[int] = []
         self._next = 1  # block 0 stays unused, as in vLLM
+        self.told: Told | None = None
 
     @property
     def held(self) -> int:
@@ -80,6 +95,21 @@ class KvPool:
         if self._caching and block_hash not in self._block_of:
             self._block_of[block_hash] = block
             self._hash_of[block] = block_hash
+            if self.told is not None:
+                self.told.stored(block_hash)
+
+    def clear(self) -> bool:
+        """Forget all content; False, and nothing done, while some block is held."""
+        if self._references:
+            return False
+        for block in self._cached:
+            self._hash_of[block] = None
+        self._recycled += self._cached
+        self._cached.clear()
+        self._block_of.clear()
+        if self.told is not None:
+            self.told.cleared()
+        return True
 
     def write(self, block: int, token_major: bytes) -> None:
         """Fill a block from its start, and clear the rest of it."""
@@ -104,4 +134,6 @@ class KvPool:
         block_hash, self._hash_of[block] = self._hash_of[block], None
         if block_hash is not None:
             del self._block_of[block_hash]
+            if self.told is not None:
+                self.told.removed(block_hash)
         return block

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import Callable
@@ -11,12 +12,13 @@ from typing import Any
 import msgspec
 import orjson
 
-from denvweb.core.errors import InvalidError
+from denvweb.core.errors import InvalidError, UnavailableError
 from fleets.domain.hardware import GPUS
 from fleets.domain.timing import kv_transfer_s, memory_fit
 from fleets.domain.types import Faults, Role
 from fleets.engines.sim.answer import Answer, StreamAnswer, WholeAnswer
 from fleets.engines.sim.config import SGLANG, Config
+from fleets.engines.sim.events import KvEvents
 from fleets.engines.sim.faults import FaultBox
 from fleets.engines.sim.gang import Gang
 from fleets.engines.sim.http import Connection, Reply, Request
@@ -27,6 +29,8 @@ from fleets.engines.sim.scheduler import Scheduler
 from fleets.engines.sim.sequence import Phase, Remote, Sequence
 from fleets.engines.sim.tokens import count
 from fleets.engines.sim.transfer import Fetcher, LeaseBook, SideChannel, remote_from
+
+log = logging.getLogger("denv.engine.sim")
 
 VERSION = "0.33.0+denv.sim"
 _GENERATIONS = {"/v1/completions": False, "/v1/chat/completions": True}  # whether it is a chat
@@ -76,6 +80,7 @@ class Engine:
         self.loaded = config.faults.start_delay_s <= 0
         self.draining = False
         self._on_exit = on_exit
+        self._events: KvEvents | None = None
         self._side = SideChannel(self.engine_id, self.pool, self.leases, self.faults, self.metrics)
         self._server: asyncio.AbstractServer | None = None
         self._created = int(time.time())
@@ -90,12 +95,23 @@ class Engine:
     async def start(self) -> None:
         """Listen on all three ports."""
         config, loop = self.config, asyncio.get_running_loop()
+        if config.events_port:
+            self._tell_events()
         self._server = await loop.create_server(lambda: Connection(self.handle), config.host, config.port)
         await self._side.start(config.host, config.port + 1)
         await self.gang.start(config.host, config.port + 2)
         if not self.loaded:
             loop.call_later(config.faults.start_delay_s, self._weights_loaded)
         self._look_if_ready()
+
+    def _tell_events(self) -> None:
+        """Publish what the cache holds; without the library the engine serves all the same."""
+        config = self.config
+        try:
+            self._events = KvEvents(config.host, config.events_port, config.replay_port, block_tokens=config.block_tokens)
+        except UnavailableError as error:
+            log.warning("%s", error.detail)
+        self.pool.told = self._events
 
     async def until_ready(self) -> None:
         """Return once it can serve."""
@@ -106,6 +122,8 @@ class Engine:
         if self._server is not None:
             self._server.close()
         self._side.close()
+        if self._events is not None:
+            self._events.close()
         self.gang.close()
 
     async def drain(self, deadline_s: float) -> None:
@@ -133,6 +151,8 @@ class Engine:
             elif route == ("POST", "/sim/faults"):
                 self._set_faults(request)
                 reply.send(200, orjson.dumps(msgspec.to_builtins(self.faults.now)))
+            elif route == ("POST", "/reset_prefix_cache"):
+                reply.send(200 if self.pool.clear() else 409, b"")
             elif (document := self._document(request.path)) is None:
                 reply.send(404, b'{"detail":"Not Found"}')
             elif request.method != "GET":
