@@ -9,9 +9,11 @@ in flight. There is no task: each step is called from the read, or the deadline,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from denvweb.core.errors import InvalidError
 from fleets.domain.routing import Decision, Reason
 from fleets.router import openai
 from fleets.router.admission import QueueFullError
@@ -30,6 +32,8 @@ from fleets.router.telemetry import Series, now
 from fleets.router.upstream import Connection
 from metrics.domain.types import Route
 
+log = logging.getLogger("fleets.router.job")
+
 _KV_LOST = Decision(False, Reason.KV_LOST_LOCAL)
 
 
@@ -45,6 +49,16 @@ class Job(Paired):
         self._gate_place: asyncio.Future[None] | None = None
 
     # -- the way --
+
+    def attempt(self, step: Callable[[], None]) -> None:
+        """Take a step of the way. Whatever goes wrong, the client must not wait for ever."""
+        try:
+            step()
+        except InvalidError as error:  # what it sent was read, and cannot be written
+            self._mistaken(error)
+        except Exception as error:
+            log.exception("a request failed in the router itself")
+            self._services.pool.broken(self, error)
 
     def start(self) -> None:
         """Choose, and send the first leg or wait for a place."""
@@ -90,7 +104,7 @@ class Job(Paired):
             return
         gate = self._choice.unit.gate if self._choice is not None else None
         try:
-            self._next_prefill()
+            self.attempt(self._next_prefill)
         finally:
             if gate is not None:
                 gate.begun()
@@ -108,10 +122,15 @@ class Job(Paired):
             self._prefill_given_up(choice)
             return
         self._tried += 1
-        if choice.unit.wire.concurrent and self._meet(choice, replica):
-            return
-        self._prefill = PrefillLeg(self, replica, self._services, choice.unit.wire)
-        self._prefill.send()
+        try:
+            if choice.unit.wire.concurrent and self._meet(choice, replica):
+                return
+            leg = PrefillLeg(self, replica, self._services, choice.unit.wire)
+        except InvalidError:
+            choice.unit.gate.leave()
+            raise
+        self._prefill = leg
+        leg.send()
 
     def _prefill_given_up(self, choice: Choice) -> None:
         choice.unit.gate.leave()

@@ -26,11 +26,14 @@ LET_GO_S = 2.0  # how long a decode leg that nobody reads may take to fetch the 
 class PrefillLeg(Whole):
     """The prefill of a job at one replica."""
 
-    __slots__ = ("_engine_id", "_job", "_live", "_sent_s", "_services", "_tokens", "_wire", "leg", "replica")
+    __slots__ = ("_body", "_engine_id", "_job", "_live", "_sent_s", "_services", "_tokens", "leg", "replica")
 
-    def __init__(self, job: Paired, replica: ReplicaState, services: Services, wire: Wire) -> None:
+    def __init__(
+        self, job: Paired, replica: ReplicaState, services: Services, wire: Wire, meeting: Mapping[str, Any] = _NO_MEETING
+    ) -> None:
+        """Nothing is under way yet. InvalidError when the client's request cannot be written."""
+        self._body = wire.prefill_body(job.ask, meeting)
         self._job = job
-        self._wire = wire
         self._services = services
         self._engine_id = replica.engine_id
         held = services.stage.index.held_by(job.blocks, replica.name)
@@ -47,12 +50,9 @@ class PrefillLeg(Whole):
         replica.running += 1
         replica.tokens += self._tokens
         deadline_s = config.prefill_deadline_s + self._tokens * config.prefill_token_deadline_s
-        data = services.message(job.head, job.leg_id, replica.address, self._body())
+        data, self._body = services.message(job.head, job.leg_id, replica.address, self._body), b""
         self._sent_s = sent_s = now()
         services.pool.send(replica.address, data, self, sent_s=sent_s, first_s=deadline_s, total_s=deadline_s)
-
-    def _body(self) -> bytes:
-        return self._wire.prefill_body(self._job.ask, _NO_MEETING)
 
     def hang_up(self) -> None:
         """The client left."""
@@ -111,21 +111,17 @@ class PairedLeg(PrefillLeg):
     It may end after its job, for decode can have said all before prefill has told that it is done.
     """
 
-    __slots__ = ("_gate", "_meeting", "_release")
+    __slots__ = ("_gate", "_release")
 
     def __init__(self, job: Paired, replica: ReplicaState, services: Services, unit: UnitState, meeting: Mapping[str, Any]) -> None:
-        super().__init__(job, replica, services, unit.wire)
+        super().__init__(job, replica, services, unit.wire, meeting)
         self._gate = unit.gate
-        self._meeting = meeting
         self._release: Release | None = None  # of its decode, once the client is gone
 
     def outlive(self, decode: Leg) -> None:
         """The client is gone: go on, for decode keeps its blocks until the KV is there. This leg's own end lets decode go."""
         self._release = release = Release(None)
         decode.hand_to(release)
-
-    def _body(self) -> bytes:
-        return self._wire.prefill_body(self._job.ask, self._meeting)
 
     def _over(self) -> None:
         if self._live:

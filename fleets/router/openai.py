@@ -18,7 +18,6 @@ GENERATE_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", EMBEDDING
 # What engines would have to keep for a next request, and each for itself. Its cure is the same for all.
 NOT_STORED = "answers are not stored here, for any engine may get the next request: send the whole conversation in `input`"
 
-DEPTH_MAX = 250
 # About a thousand tokens, by four bytes a token.
 MEDIA_DIGEST_BYTES, MEDIA_REPEATS = 32, 64
 
@@ -78,8 +77,6 @@ def parse(path: str, body: bytes) -> Ask:
         raise InvalidError(f"the request body is not JSON: {error}", code="invalid_json") from error
     if not isinstance(fields, dict):
         raise InvalidError("the request body must be a JSON object", code="invalid_json")
-    if body.count(b"{") + body.count(b"[") >= DEPTH_MAX:
-        _check_depth(fields)
     model = fields.get("model")
     if not isinstance(model, str) or not model:
         raise InvalidError("`model` must name a model", code="model_missing")
@@ -102,12 +99,12 @@ def parse(path: str, body: bytes) -> Ask:
     return ask
 
 
-def _check_depth(fields: Mapping[str, Any]) -> None:
-    """What is read is not always what can be written: the library reads deeper than it writes, and then it is too late to say so."""
+def _written(value: object) -> bytes:
+    """As JSON; InvalidError for what a client nested so deeply that it can be read and not written."""
     try:
-        orjson.dumps(fields)
+        return orjson.dumps(value)
     except orjson.JSONEncodeError as error:
-        raise InvalidError(f"the request body is nested more than {DEPTH_MAX - 4} deep", code="invalid_json") from error
+        raise InvalidError("the request body is nested too deeply", code="invalid_json") from error
 
 
 def _check_messages(messages: object) -> None:
@@ -151,8 +148,8 @@ def _chat_prompt(fields: dict[str, Any]) -> bytes:
         content = message.get("content")
         parts.append(content if type(content) is str else _text(content))
         if message.get("tool_calls"):
-            parts.append(orjson.dumps(message["tool_calls"]).decode())
-    head = orjson.dumps(fields["tools"]) if fields.get("tools") else b""
+            parts.append(_written(message["tool_calls"]).decode())
+    head = _written(fields["tools"]) if fields.get("tools") else b""
     return head + "\n".join(parts).encode("utf-8", "surrogatepass")
 
 
@@ -162,8 +159,8 @@ def _responses_prompt(fields: dict[str, Any]) -> bytes:
     parts = [str(fields.get("instructions") or "")]
     for item in items:
         known = item.get("content")
-        parts += [str(item.get("role", "")), _text(known) if known is not None else orjson.dumps(item).decode()]  # else a tool's, say
-    head = orjson.dumps(fields["tools"]) if fields.get("tools") else b""
+        parts += [str(item.get("role", "")), _text(known) if known is not None else _written(item).decode()]  # else a tool's, say
+    head = _written(fields["tools"]) if fields.get("tools") else b""
     return head + "\n".join(parts).encode("utf-8", "surrogatepass")
 
 
@@ -183,7 +180,7 @@ def _part(part: dict[str, Any]) -> str:
     text = part.get("text")
     if isinstance(text, str):
         return text
-    return hashlib.blake2b(orjson.dumps(part), digest_size=MEDIA_DIGEST_BYTES).hexdigest() * MEDIA_REPEATS
+    return hashlib.blake2b(_written(part), digest_size=MEDIA_DIGEST_BYTES).hexdigest() * MEDIA_REPEATS
 
 
 def _plain_prompt(fields: dict[str, Any]) -> bytes:
@@ -204,11 +201,11 @@ def engine_body(ask: Ask, added: Mapping[str, Any] | None) -> bytes:
         kept = _cleared(fields)
         if usage:
             kept["stream_options"] = {**(fields.get("stream_options") or {}), "include_usage": True}
-        return orjson.dumps(kept if added is None else {**kept, **added})
+        return _written(kept if added is None else {**kept, **added})
     if added is None:
         return _without_brace(ask.body) + b',"stream_options":{"include_usage":true}}' if usage else ask.body
     return b"%b%b,%b" % (
-        _without_brace(ask.body), b',"stream_options":{"include_usage":true}' if usage else b"", orjson.dumps(added)[1:],
+        _without_brace(ask.body), b',"stream_options":{"include_usage":true}' if usage else b"", _written(added)[1:],
     )  # fmt: skip
 
 
@@ -242,14 +239,14 @@ def _one_token(ask: Ask, kv_transfer_params: Mapping[str, Any], *, least: int | 
     if "max_completion_tokens" in fields:
         fields["max_completion_tokens"] = 1
     fields["kv_transfer_params"] = kv_transfer_params
-    return orjson.dumps(fields)
+    return _written(fields)
 
 
 def unstreamed_body(ask: Ask, added: Mapping[str, Any]) -> bytes:
     """The body of a prefill leg whose engine says a token and ends by itself: all that the client asks for, in one answer."""
     fields = _cleared(ask.fields)
     fields.pop("stream_options", None)
-    return orjson.dumps({**fields, "stream": False, **added})
+    return _written({**fields, "stream": False, **added})
 
 
 def final_answer(reply: dict[str, Any], *, stream: bool, chat: bool, wants_usage: bool) -> tuple[bytes, bytes]:

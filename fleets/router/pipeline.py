@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
-import logging
 import math
 import os
 
@@ -25,8 +25,6 @@ from fleets.router.tokens import Tokens
 from fleets.router.tracing import Tracer
 from fleets.router.upstream import Pool
 
-log = logging.getLogger("fleets.router.pipeline")
-
 _JSON = (b"content-type", b"application/json")
 
 
@@ -38,7 +36,6 @@ class Pipeline:
 
     def __init__(self, config: Config, stage: Stage, pool: Pool, telemetry: Telemetry) -> None:
         self._stage = stage
-        self._pool = pool
         self._services = Services(config, stage, pool, telemetry, self._ended)
         self._session_header = config.session_header.lower().encode()
         self._id_prefix = b"req-" + os.urandom(8).hex().encode()
@@ -83,25 +80,18 @@ class Pipeline:
         if away is not None:
             job.avoid = away
         self.jobs.add(job)
-        if self._services.tokens.count is None or not self._counts(job):
-            self._start(job)
+        job.attempt(job.start if self._services.tokens.count is None else functools.partial(self._start_counted, job))
         return job
 
-    def _start(self, job: Job) -> None:
-        try:
-            job.start()
-        except Exception as error:  # whatever it was, the client must not wait for ever
-            log.exception("a request failed in the router itself")
-            self._pool.broken(job, error)
-
-    def _counts(self, job: Job) -> bool:
-        """Whether the job starts when its prompt has been counted; it is not where the count would change nothing."""
+    def _start_counted(self, job: Job) -> None:
+        """Start it when its prompt has been counted; at once where that would change nothing."""
         ask, stage, services = job.ask, self._stage, self._services
-        if not stage.apart or ask.whole or ask.exact_tokens is not None or len(ask.prompt) < stage.conditional.local_prefill_below:
-            return False
-        counting = services.tokens.begin(ask.prompt)
+        counting = None
+        if stage.apart and not ask.whole and ask.exact_tokens is None and len(ask.prompt) >= stage.conditional.local_prefill_below:
+            counting = services.tokens.begin(ask.prompt)
         if counting is None:
-            return False
+            job.start()
+            return
         job.series = services.nowhere(probe=job.made_here, only=job.only)  # it counts also when its client leaves meanwhile
 
         def counted(done: asyncio.Future[int]) -> None:
@@ -109,10 +99,9 @@ class Pipeline:
                 return
             if not done.cancelled() and done.exception() is None:
                 job.counted(done.result())
-            self._start(job)
+            job.attempt(job.start)
 
         counting.add_done_callback(counted)
-        return True
 
     def _away_for_model(self, ask: Ask, own: str) -> frozenset[str]:
         """What a request for an adapter, say, must keep away from; InvalidError when nobody has that model."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from denvweb.core.errors import InvalidError
 from fleets.router import openai
 from fleets.router.admission import QueueFullError
 from fleets.router.callers import Caller
@@ -52,6 +53,14 @@ class Reply(Trace, ABC):
         self.also("client-errors")
         self.status = head.status
         self.client.respond(head.status, body, [*head.kept(_PASSED_ON), (b"x-request-id", self.request_id)])
+        self._end()
+
+    def _mistaken(self, error: InvalidError) -> None:
+        """The client's mistake, seen late; no error of ours."""
+        self.also("client-errors")
+        self.status = 400
+        body = openai.error_body(error.detail, kind="invalid_request_error", code=error.code)
+        self.client.respond(400, body, [_JSON, (b"x-request-id", self.request_id)])
         self._end()
 
     def _all_said(self, reply: dict[str, Any]) -> None:
