@@ -18,6 +18,7 @@ from fleets.services.routing import routes_changed, stage_lock
 from metrics.services import event_append
 
 CLIENT_LENGTH_MAX = 80
+LIMIT_MAX = 10**12
 KEYS_MAX = 1000  # a stage; every router holds them all, and each change of one sends all of them
 
 
@@ -31,6 +32,7 @@ def key_create(
     if not 0 < len(client) <= CLIENT_LENGTH_MAX:
         problem = f"must be 1 to {CLIENT_LENGTH_MAX} characters"
         raise InvalidError(f"The client's name {problem}.", code="bad-client-name", fields={"client": [problem]})
+    _allowance_check(allowance)
     keys = keys_of(state)
     if len(keys) >= KEYS_MAX:
         raise InvalidError(f"{stage} has {KEYS_MAX} API keys already; revoke one that is not used.", code="too-many-keys")
@@ -64,6 +66,16 @@ def keys_require(*, stage: str, required: bool, actor: str, via: str = "system")
     _save(state, keys_of(state), required=required)
     what = "refuses requests without an API key" if required else "takes requests without an API key"
     _said(stage, "api-key.required" if required else "api-key.open", f"{stage} {what} from now on", actor, via)
+
+
+def _allowance_check(allowance: Allowance) -> None:
+    wrong = {
+        f"allowance.{name}": ["must be a number from 0 (no limit) to 1e12"]
+        for name in ("requests_per_min", "tokens_per_min", "at_once")
+        if not 0 <= getattr(allowance, name) <= LIMIT_MAX
+    }
+    if wrong:
+        raise InvalidError("The allowance cannot be used: a limit is 0 (none) to 1e12.", code="bad-allowance", fields=wrong)
 
 
 def _lock(stage: str) -> RouteState:

@@ -20,6 +20,7 @@ from frontend.accounts.sessions import session_end, sessions_of
 from frontend.accounts.tokens import token_make, token_revoke, tokens_of
 from frontend.models import OidcIdentity, SlackApp, SlackUser
 from frontend.oidc.people import identity_unlink
+from frontend.pages import once
 from frontend.pages.base import PageRequest, actor, attempt, page, person, show
 from frontend.slack.people import Caller, unlink
 from metrics.selectors import channels_view
@@ -30,8 +31,6 @@ from releases.selectors.freezes import freeze_windows_view
 from releases.selectors.heads import stage_keys
 from releases.services.access import access_freeze
 from releases.services.freezes import freeze_window_create, freeze_window_delete
-
-_SHOWN_ONCE = "denv_shown_once"  # in the session, until the page that shows it has been made
 
 
 @require_safe
@@ -50,7 +49,7 @@ def settings(request: PageRequest) -> HttpResponse:
             "now": now,
             "tokens": tokens_of(user),
             "sessions": sessions_of(user, current_key=request.session.session_key),
-            "shown_once": None if request.htmx else request.session.pop(_SHOWN_ONCE, None),
+            "shown_once": once.take(request),
             "oidc": django_settings.OIDC,
             "identities": OidcIdentity.objects.filter(account=user).order_by("pk"),
             "linked": linked,
@@ -75,17 +74,11 @@ def _administrator(request: PageRequest) -> None:
         raise ForbiddenError("Only an administrator may see and change where notices go.")
 
 
-def _once(request: PageRequest, what: str, secret: str) -> None:
-    """Keep a secret for the next page, and no longer: it is in no message, no address and no log."""
-    if secret:
-        request.session[_SHOWN_ONCE] = {"what": what, "secret": secret}
-
-
 def _token_make(request: PageRequest, form: QueryDict) -> None:
     days = form.get("days", "")
     name = form.get("name", "").strip()[:80]
     text = token_make(user=person(request), name=name, days=int(days) if days.isdecimal() and int(days) else None, via="ui")
-    _once(request, f"token {name}".strip(), text)
+    once.keep(request, f"token {name}".strip(), text)
 
 
 def _channel_make(request: PageRequest, form: QueryDict) -> None:
@@ -95,7 +88,7 @@ def _channel_make(request: PageRequest, form: QueryDict) -> None:
         raise InvalidError("A place for notices has a kind, a name and an address.")
     private = "allow_private" in form
     _, secret = channel_create(kind=kind, name=name, address=address, allow_private=private, actor=actor(request), via="ui")
-    _once(request, f"key that calls of webhook {name} are signed with", secret)
+    once.keep(request, f"key that calls of webhook {name} are signed with", secret)
 
 
 def _channel_switch(request: PageRequest, form: QueryDict) -> None:

@@ -148,6 +148,7 @@ def _living(stage: StageView, now: datetime, may: Collection[Action]) -> dict[st
         "base": base,
         "canary": canary,
         "buttons": buttons(stage.rollout, may),
+        "may_keys": Action.ADMIN in may,
         "will": will(stage),
         **_rollout_context(stage, now),
     }

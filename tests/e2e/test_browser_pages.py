@@ -23,6 +23,7 @@ PAGES = {
     "stage-back": "/stages/llama-70b/prod-us",
     "logs": "/stages/ds-flash/prod-us/logs?pool=decode",
     "rollout": "/rollouts/ro-ds-flash-prod-us",
+    "keys": "/stages/ds-flash/prod-us/keys",
     "stage-broken": "/stages/llama-70b/staging",
     "fleets": "/fleets",
     "releases": "/releases",

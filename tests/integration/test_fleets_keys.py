@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from typing import Any
 
 import pytest
@@ -68,3 +70,49 @@ def test_keys_take_an_administrator_of_the_model(client: Client, settings: Any, 
     _login(client, role)
     for answer in (client.get(f"{PATH}/keys"), _post(client, "keys", {"client": "a"}), client.delete(f"{PATH}/keys/key-x")):
         assert (answer.status_code, answer.json()["code"]) == (403, "role-missing")
+
+
+def test_the_page_does_what_the_command_does(client: Client) -> None:
+    World(domains=1, nodes=1).route({})
+    _login(client)
+    page = f"/stages/{STAGE}/keys"
+    assert "Nobody has a key." in client.get(page).content.decode()
+    made = client.post(
+        f"{page}/create", {"client": "acme", "requests_per_min": "6,000", "tokens_per_min": "", "at_once": "8", "days": "30"}
+    )
+    assert (made.status_code, made["Location"]) == (302, page)
+    text = client.get(page).content.decode()
+    shown = re.search(r'id="once">(key-[^<]+)<', text)
+    assert shown is not None and "API key key-" in text and "6,000" in text and "no limit" in text
+    (key,) = router_table(stage=STAGE).keys
+    credential = parse_credential(shown[1])
+    assert credential is not None and credential.id == key.id and secret_matches(credential.secret, key.secret_hash)
+    assert key.allowance == Allowance(6000, 0, 8) and key.expires_at is not None
+    assert abs(key.expires_at - time.time() - 30 * 86_400) < 600
+    assert shown[1] not in client.get(page).content.decode() + client.get("/settings").content.decode(), "once"
+    client.post(f"{page}/require", {"required": "0"})
+    assert not router_table(stage=STAGE).keys_required
+    client.post(f"{page}/revoke", {"id": key.id})
+    assert router_table(stage=STAGE).keys == ()
+    assert [(event.kind, event.actor, event.via) for event in events_view(stage=STAGE) if event.kind.startswith("api-key.")] == [
+        (kind, "ada", "ui") for kind in ("api-key.revoked", "api-key.open", "api-key.created")
+    ]
+
+
+@pytest.mark.parametrize("field", [{"at_once": "-1"}, {"at_once": "many"}, {"at_once": "9" * 30}, {"client": " "}, {"client": "x" * 81}])
+def test_a_form_that_cannot_be_meant_makes_no_key(client: Client, field: dict[str, str]) -> None:
+    World(domains=1, nodes=1).route({})
+    _login(client)
+    page = client.post(f"/stages/{STAGE}/keys/create", {"client": "acme"} | field, follow=True).content
+    assert b"Refused: " in page and router_table(stage=STAGE).keys == () and events_view(limit=1)[0].kind == "change.refused"
+
+
+@pytest.mark.parametrize(("role", "status"), [("viewer", 403), ("operator", 403), ("deployer", 403), ("approver", 403), ("none", 404)])
+def test_the_page_takes_an_administrator_of_the_model(client: Client, settings: Any, role: str, status: int) -> None:
+    settings.DEFAULT_ROLE = "none"
+    World(domains=1, nodes=1).route({})
+    _login(client, role)
+    assert client.get(f"/stages/{STAGE}/keys").status_code == status
+    for action in ("create", "revoke", "require"):
+        assert client.post(f"/stages/{STAGE}/keys/{action}", {"client": "acme", "required": "1"}).status_code == status
+    assert [event.kind for event in events_view(limit=3)] == ["change.refused"] * 3 and router_table(stage=STAGE).keys == ()

@@ -147,6 +147,7 @@ MOST_QUERIES = {  # one of each reads the roles of whoever asks
     f"{STAGE}/charts": 12,
     "/rollouts/ROLLOUT": 12,
     f"{STAGE}/way-back?rollout=ROLLOUT": 12,
+    f"{STAGE}/keys": 6,
     "/fleets": 12,
     "/releases": 8,
     "/releases/ds-flash/1": 12,
