@@ -54,6 +54,11 @@ def context(*texts: str) -> Block:
     return {"type": "context", "elements": [plain(text, 300) for text in texts if text][:10]}
 
 
+def link(url: str, text: str) -> dict[str, Any]:
+    """A link for small print. Slack reads this text as markup, so neither part may hold what others wrote."""
+    return {"type": "mrkdwn", "text": f"<{url}|{text}>", "verbatim": True}
+
+
 def verbs_for(rollout: RolloutView | None) -> tuple[str, ...]:
     """What can be done to a rollout as it stands."""
     if rollout is None or not rollout.active or rollout.state in {"rolling-back", "rollback-blocked"}:
@@ -82,8 +87,13 @@ def actions(verbs: Sequence[str], button: Button) -> Block:
     return {"type": "actions", "elements": elements}
 
 
-def notice(*, level: str, sentence: str, details: Sequence[str], verbs: Sequence[str], button: Button | None) -> list[Block]:
-    """A notice: what happened, where, and what can be done about it."""
+def notice(
+    *, level: str, sentence: str, details: Sequence[str], verbs: Sequence[str], button: Button | None, page: str = ""
+) -> list[Block]:
+    """A notice: what happened, where, what can be done about it, and the page that says more."""
     head = section(f"{_SIGNS.get(level, _SIGNS['info'])} {sentence}")
-    blocks = [head, context(*details)] if any(details) else [head]
+    small = context(*details)
+    if page:
+        small["elements"].append(link(page, "its page"))
+    blocks = [head, small] if small["elements"] else [head]
     return [*blocks, actions(verbs, button)] if verbs and button else blocks

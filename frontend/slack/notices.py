@@ -6,6 +6,9 @@ import http.client
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
+from django.urls import reverse
+
 from denvweb.core.errors import NotFoundError
 from denvweb.core.ids import random_id
 from frontend.models import SlackThread
@@ -31,7 +34,14 @@ def slack_send(notice: Notice) -> None:
 
     event = notice.event
     thread = SlackThread.objects.filter(rollout=event.rollout, channel=notice.channel).first() if event.rollout else None
-    told = posting(event, _rollout(event.rollout), channel=notice.address, thread_ts=thread.ts if thread else "", nonce=random_id("b", 16))
+    told = posting(
+        event,
+        _rollout(event.rollout),
+        channel=notice.address,
+        thread_ts=thread.ts if thread else "",
+        nonce=random_id("b", 16),
+        home=settings.PUBLIC_URL,
+    )
     try:
         answer = slack_config().client().chat_postMessage(**told)
     except SlackApiError as error:
@@ -42,12 +52,17 @@ def slack_send(notice: Notice) -> None:
         SlackThread.objects.get_or_create(rollout=event.rollout, channel=notice.channel, defaults={"ts": str(answer["ts"])})
 
 
-def posting(event: EventView, rollout: RolloutView | None, *, channel: str, thread_ts: str, nonce: str) -> dict[str, Any]:
-    """What chat.postMessage is given for an event: its blocks, and in which thread it goes. All buttons of it share the nonce."""
+def posting(event: EventView, rollout: RolloutView | None, *, channel: str, thread_ts: str, nonce: str, home: str) -> dict[str, Any]:
+    """What chat.postMessage is given for an event: its blocks, and in which thread it goes. All buttons of it share the nonce.
+
+    `home` is where people reach the dashboard.
+    """
     who = f"by {event.actor}" if event.actor != "system" else ""
     details = [event.stage, f"rollout {event.rollout}" if event.rollout else event.fleet, who, event.at.strftime("%Y-%m-%d %H:%M:%S UTC")]
     button = blocks.Button(rollout.id, rollout.generation, nonce) if rollout else None
-    shown = blocks.notice(level=event.level, sentence=event.sentence, details=details, verbs=blocks.verbs_for(rollout), button=button)
+    page = f"{home}{reverse('rollout', args=(rollout.id,))}" if rollout else ""
+    verbs = blocks.verbs_for(rollout)
+    shown = blocks.notice(level=event.level, sentence=event.sentence, details=details, verbs=verbs, button=button, page=page)
     told = {"channel": channel, "text": event.sentence[: blocks.TEXT_MAX], "blocks": shown, "unfurl_links": False}
     return told | ({"thread_ts": thread_ts, "reply_broadcast": event.kind in _LOUD} if thread_ts else {})
 

@@ -12,6 +12,8 @@ _HEAD = f'<!doctype html><meta charset="utf-8"><style>{Path(__file__).with_name(
 
 
 def _text(text: Mapping[str, Any] | str) -> str:
+    if not isinstance(text, str) and text["type"] == "mrkdwn":  # of markup there are links alone
+        return f"<u>{escape(text['text'].partition('|')[2].rstrip('>'))}</u>"
     words = escape(str(text if isinstance(text, str) else text["text"]))
     for sign, colour in _DOTS.items():
         words = words.replace(sign, f'<span class="d" style="background:{colour}"></span>')

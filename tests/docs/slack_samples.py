@@ -20,7 +20,8 @@ from tests.integration import page_rollouts
 
 STAGE, ROLLOUT, NONCE = "ds-flash/prod-us", "r-7kq2m9xw", "b-3f7s2k9qwm4x8d6e"
 CHANNEL, THREAD = "C0123456789", "1796031842.000100"
-LINK = "https://denv.example.com/slack/link?t=eyJ0ZWFt..."
+HOME = "https://denv.example.com"
+LINK = f"{HOME}/slack/link?t=eyJ0ZWFt..."
 _BEGAN_AT = datetime(2026, 11, 30, 9, 44, 2, tzinfo=UTC)
 _BROKEN = (
     "ttft-p99: 200 of 400 requests over 1,500 ms (50%, 44.99-55.01%), evidence over 1,000,000 : 1, rolls back at 300 : 1; "
@@ -91,12 +92,12 @@ def notices() -> Iterator[tuple[EventView, Sample]]:
         at = _BEGAN_AT + timedelta(minutes=index)
         event = EventView(100 + index, at, kind, level, sentence, actor, "system", stage=STAGE, rollout=ROLLOUT, release="ds-flash@8")
         held = f"-{view.reason.replace('_', '-')}" if view.state == "held" else ""
-        told = posting(event, view, channel=CHANNEL, thread_ts=THREAD if index else "", nonce=NONCE)
+        told = posting(event, view, channel=CHANNEL, thread_ts=THREAD if index else "", nonce=NONCE, home=HOME)
         yield event, Sample(kind.replace(".", "-") + held, what, told)
     for index, (kind, what, level, sentence, stage, fleet) in enumerate(_OF_OTHERS):
         at = _BEGAN_AT + timedelta(minutes=30 + index)
         event = EventView(200 + index, at, kind, level, sentence, "system", "system", stage=stage, fleet=fleet)
-        yield event, Sample(kind.replace(".", "-"), what, posting(event, None, channel=CHANNEL, thread_ts="", nonce=NONCE))
+        yield event, Sample(kind.replace(".", "-"), what, posting(event, None, channel=CHANNEL, thread_ts="", nonce=NONCE, home=HOME))
 
 
 def notice_of(name: str) -> dict[str, Any]:

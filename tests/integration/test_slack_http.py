@@ -153,6 +153,7 @@ def test_a_rollout_has_one_thread_and_its_buttons_are_good_once(slack: Slack) ->
     mine = [message for message in slack.messages() if f"rollout {rollout}" in json.dumps(message["blocks"])]
     assert len(mine) >= 2 and "thread_ts" not in mine[0]
     assert {message["thread_ts"] for message in mine[1:]} == {mine[0]["ts"]}
+    assert all(f"/rollouts/{rollout}|its page>" in json.dumps(message["blocks"]) for message in mine)
     assert slack.buttons() == ["denv:approve", "denv:rollback"]
     assert skeleton(slack.messages()[-1]) == skeleton(notice_of("rollout-held-approval")), "what the docs show is what is sent"
     assert not Outbox.objects.exclude(state="sent").exists()
