@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from frontend import charts, goodputchart, tailchart, words
 from frontend.charts import Chart, Key, Limit, Line, Mark, Say, Values, newest, rounded
-from frontend.pages.overview import two_releases
+from frontend.stagerows import two_releases
 from frontend.timerange import TimeRange
 from metrics.domain.views import FrameView
 from metrics.selectors import events_view, frames_view

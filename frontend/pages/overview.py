@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 
@@ -15,72 +14,13 @@ from denvweb.access import seen_by
 from fleets.domain.views import FleetHead
 from fleets.selectors import fleet_heads
 from frontend import attention, filters, words
-from frontend.cells import MetricCell, metric_cell
 from frontend.pages.base import PageRequest, page, seen_stages, show
-from frontend.words import StageLook
-from metrics.domain.glance import POINTS, STEP_S, GlanceView
+from frontend.stagerows import rows_of
 from metrics.selectors import events_view, glances_view
 from releases.domain.views import STAGE_STATES, StageHead
 from releases.selectors.heads import stage_heads
 
-_SHORTEST = 6  # steps that a sparkline shows at least
 _EVENTS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One stage in the table."""
-
-    view: StageHead
-    per_s: float | None
-    error_ratio: float | None
-    errors_over: bool
-    ttft: MetricCell
-    itl: MetricCell
-    base: str
-    base_share: float
-    canary: str
-    canary_share: float
-
-
-def two_releases(stage: StageLook) -> tuple[str, str]:
-    """The keys of what you have and of what is on trial; empty when there is none."""
-    base = f"{stage.model}@{stage.release}" if stage.release is not None else ""
-    others = [release for release in stage.releases if release != base]
-    rollout = stage.rollout
-    if rollout is not None and rollout.active:
-        to = f"{stage.model}@{rollout.to_release}"
-        from_ = f"{stage.model}@{rollout.from_release}" if rollout.from_release is not None else ""
-        trial = from_ if to == base else to
-        return base or to, trial if base and trial != base else ""
-    return base or (others.pop(0) if others else ""), others[0] if others else ""
-
-
-def row(stage: StageHead, glance: GlanceView, skip: int = 0) -> Row:
-    """Everything the table says of one stage."""
-    base, canary = two_releases(stage)
-    limit, ratio = stage.limits.get("error-rate"), glance.error_ratio
-    return Row(
-        view=stage,
-        per_s=glance.per_s,
-        error_ratio=ratio,
-        errors_over=bool(limit is not None and ratio is not None and ratio > limit),
-        ttft=metric_cell(stage, glance, "ttft", base, canary, skip),
-        itl=metric_cell(stage, glance, "itl", base, canary, skip),
-        base=base,
-        base_share=stage.releases.get(base, 0.0),
-        canary=canary,
-        canary_share=stage.releases.get(canary, 0.0),
-    )
-
-
-def rows_of(stages: Sequence[StageHead], glances: Mapping[str, GlanceView]) -> tuple[list[Row], int]:
-    """The table's rows, their lines cut to where the first of them begins, and how many minutes that is."""
-    shown = [glances.get(stage.stage, GlanceView()) for stage in stages]
-    lines = [values for glance in shown for by_name in glance.lines.values() for values in by_name.values()]
-    first = min((next(index for index, value in enumerate(values) if value is not None) for values in lines if any(values)), default=0)
-    skip = max(0, min(first, POINTS - _SHORTEST))
-    return [row(stage, glance, skip) for stage, glance in zip(stages, shown, strict=True)], (POINTS - skip) * STEP_S // 60
 
 
 def _look(request: PageRequest) -> tuple[tuple[StageHead, ...], tuple[FleetHead, ...]]:
@@ -127,7 +67,7 @@ def overview(request: PageRequest) -> HttpResponse:
             "verdict": attention.verdict(stages, needs, moves),
             "needs": needs,
             "moves": moves,
-            "groups": [(model, list(group)) for model, group in groupby(rows, key=lambda row: row.view.model)],
+            "groups": [(model, list(group)) for model, group in groupby(rows, key=lambda row: row.model)],
             "stages": stages,
             "minutes": minutes,
             "shown": len(rows),

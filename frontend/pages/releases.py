@@ -18,7 +18,7 @@ from denvweb.access import Action, access_model, actions_of, seen_by
 from denvweb.core.errors import DenvError, NotFoundError
 from frontend import diffs, filters, words
 from frontend.pages.base import PageRequest, actor, page, show, whole, write_refusal
-from frontend.pages.overview import two_releases
+from frontend.stagerows import two_releases
 from frontend.words import Badge
 from releases.domain.spec_edit import fields_of, with_value
 from releases.domain.views import DryRunView, ReleaseHead, ReleaseView, StageHead

@@ -18,7 +18,7 @@ from frontend import charts, evidence, gpumap, stagecharts, timerange, unitpic, 
 from frontend.gpumap import Tenant
 from frontend.pages.assets import plotly_version
 from frontend.pages.base import PageRequest, page, show, whole
-from frontend.pages.overview import two_releases
+from frontend.stagerows import two_releases
 from metrics.domain.views import GroupView
 from metrics.selectors import metrics_view
 from releases.domain.synthetic import synthetic_text
