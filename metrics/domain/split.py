@@ -18,6 +18,7 @@ from metrics.domain.types import SplitBin
 BUCKETS_A_BIN = 4  # of the histograms': a bin is 8% wide
 TAIL = 0.99
 _US = 1e6
+_WIDTH = 1 + len(SplitBin._fields)  # numbers of a bin in the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,58 +43,73 @@ class Tail:
 
 
 class Split:
-    """Sums of the four phases, in whole microseconds, by bin of TTFT."""
+    """Sums of the four phases, in whole microseconds, by bin of TTFT: lists of five, as `SplitBin` names them, added to in place."""
 
-    __slots__ = ("bins",)
+    __slots__ = ("_bins", "_tail")
 
     def __init__(self) -> None:
-        self.bins: dict[int, SplitBin] = {}
+        self._bins: dict[int, list[int]] = {}
+        self._tail: Tail | None = None  # of what is counted so far: four lines of a chart ask for it at each step
+
+    @property
+    def bins(self) -> dict[int, SplitBin]:
+        """As they are sent and kept: a copy."""
+        return {index: SplitBin(*found) for index, found in self._bins.items()}
+
+    def _add(self, index: int, more: Sequence[int]) -> None:
+        self._tail = None
+        held = self._bins.get(index)
+        if held is None:
+            self._bins[index] = list(more)
+            return
+        held[0] += more[0]
+        held[1] += more[1]
+        held[2] += more[2]
+        held[3] += more[3]
+        held[4] += more[4]
 
     def record_all(self, phases_s: Iterable[tuple[float, float, float, float]]) -> None:
         """Count requests by their queue, prefill, transfer and first step, in seconds."""
-        bins = self.bins
         for queue_s, prefill_s, transfer_s, first_step_s in phases_s:
             ttft_s = queue_s + prefill_s + transfer_s + first_step_s
             index = (bucket_of(ttft_s) if ttft_s > MIN_S else LOWEST_BUCKET) // BUCKETS_A_BIN
-            one = SplitBin(1, round(queue_s * _US), round(prefill_s * _US), round(transfer_s * _US), round(first_step_s * _US))
-            held = bins.get(index)
-            bins[index] = one if held is None else _plus(held, one)
+            self._add(index, (1, round(queue_s * _US), round(prefill_s * _US), round(transfer_s * _US), round(first_step_s * _US)))
 
-    def merge(self, bins: Mapping[int, SplitBin]) -> None:
+    def merge(self, other: Split) -> None:
         """Add what another one counted."""
-        mine = self.bins
-        for index, more in bins.items():
-            held = mine.get(index)
-            mine[index] = more if held is None else _plus(held, more)
+        for index, more in other._bins.items():
+            self._add(index, more)
 
-    def tail(self, q: float = TAIL) -> Tail | None:
-        """The requests from the rank of the quantile, ceil(q n), up; None without a request."""
-        of = sum(found.n for found in self.bins.values())
-        if not of:
-            return None
-        left = n = of - max(1, math.ceil(q * of - 1e-9)) + 1
+    def merge_bins(self, bins: Mapping[int, SplitBin]) -> None:
+        """Add what a report says."""
+        for index, more in bins.items():
+            self._add(index, more)
+
+    def merge_text(self, text: str) -> None:
+        """Add what `pack` wrote."""
+        flat = wire.decode(text, list) if text else ()
+        for at in range(0, len(flat), _WIDTH):
+            self._add(flat[at], flat[at + 1 : at + _WIDTH])
+
+    def pack(self) -> str:
+        """`[bin,n,queue,prefill,transfer,first step,bin,...]` as text; empty for nothing."""
+        return wire.encode([number for index, found in self._bins.items() for number in (index, *found)]).decode() if self._bins else ""
+
+    def tail(self) -> Tail | None:
+        """The requests from the rank of the p99, ceil(0.99 n), up; None without a request."""
+        if self._tail is None and self._bins:
+            self._tail = self._slowest()
+        return self._tail
+
+    def _slowest(self) -> Tail:
+        of = sum(found[0] for found in self._bins.values())
+        left = n = of - max(1, math.ceil(TAIL * of - 1e-9)) + 1
         sums = [0.0, 0.0, 0.0, 0.0]
-        for index in sorted(self.bins, reverse=True):
-            found = self.bins[index]
-            taken = min(left, found.n)
-            sums = [total + us * taken / found.n for total, us in zip(sums, found[1:], strict=True)]
+        for index in sorted(self._bins, reverse=True):
+            found = self._bins[index]
+            taken = min(left, found[0])
+            sums = [total + us * taken / found[0] for total, us in zip(sums, found[1:], strict=True)]
             left -= taken
             if not left:
                 break
         return Tail(n, of, GAMMA ** (index * BUCKETS_A_BIN), *(total / n / _US for total in sums))
-
-
-def _plus(a: SplitBin, b: SplitBin) -> SplitBin:
-    return SplitBin(a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3], a[4] + b[4])
-
-
-def pack(bins: Mapping[int, SplitBin]) -> str:
-    """`[bin,n,queue,prefill,transfer,first step,bin,...]` as text; empty for nothing."""
-    return wire.encode([number for index, found in bins.items() for number in (index, *found)]).decode() if bins else ""
-
-
-def unpack(text: str) -> dict[int, SplitBin]:
-    """What `pack` wrote."""
-    flat: Sequence[int] = wire.decode(text, list[int]) if text else ()
-    width = 1 + len(SplitBin._fields)
-    return {flat[at]: SplitBin(*flat[at + 1 : at + width]) for at in range(0, len(flat), width)}

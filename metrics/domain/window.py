@@ -10,8 +10,6 @@ from denvweb.core import wire
 from metrics.domain.alarm import plus
 from metrics.domain.histogram import Histogram
 from metrics.domain.split import Split
-from metrics.domain.split import pack as pack_split
-from metrics.domain.split import unpack as unpack_split
 from metrics.domain.types import AlarmCount, HistogramData, Metric
 
 
@@ -63,7 +61,7 @@ class Figures:
         self.add_alarms(other.alarms)
         for metric, histogram in other.histograms.items():
             self.histogram(metric).merge(histogram)
-        self.split.merge(other.split.bins)
+        self.split.merge(other.split)
 
     def add_counters(self, counters: Mapping[str, int]) -> None:
         """Add counts by name."""
@@ -88,12 +86,7 @@ class Figures:
         self.add_alarms({name: wire.from_plain(plain, AlarmCount) for name, plain in alarms.items()})
         for metric, text in histograms.items():
             unpack_into(self.histogram(metric), text)
-        self.add_split(split)
-
-    def add_split(self, text: str) -> None:
-        """Add what a row keeps of TTFT's phases."""
-        if text:
-            self.split.merge(unpack_split(text))
+        self.split.merge_text(split)
 
     def histogram(self, metric: str) -> Histogram:
         """The histogram of a metric, made when it is missing."""
@@ -106,4 +99,4 @@ class Figures:
         """What goes into the row's four columns."""
         alarms = {name: wire.to_plain(count) for name, count in self.alarms.items()}
         histograms = {metric: pack(histogram) for metric, histogram in self.histograms.items()}
-        return self.counters, alarms, histograms, pack_split(self.split.bins)
+        return self.counters, alarms, histograms, self.split.pack()

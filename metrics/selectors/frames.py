@@ -32,7 +32,6 @@ from metrics.domain.figures import (
     with_route,
 )
 from metrics.domain.split import Split, Tail
-from metrics.domain.split import unpack as unpack_split
 from metrics.domain.views import FrameView, LineView
 from metrics.domain.window import Figures, unpack_into, unpack_sums_into
 from metrics.models import ROLLED_S, WINDOW_S, GaugeWindow
@@ -81,7 +80,7 @@ def _slowest(cells: Cells) -> dict[str, Tail]:
     for group, steps in cells.items():
         split = Split()
         for figures in steps.values():
-            split.merge(figures.split.bins)
+            split.merge(figures.split)
         tail = split.tail()
         if tail is not None:
             found[group] = tail
@@ -155,7 +154,7 @@ def _read(stage: str, names: Mapping[str, Sequence[str]], begin: datetime, end: 
     begin_s = int(begin.timestamp())
     for start_s, unit, prefill, decode, route, *rest in rows.iterator(chunk_size=5000):
         counters = with_route(rest.pop(0), route) if counted else {}
-        split = unpack_split(rest.pop(0)) if parted else {}
+        split = rest.pop(0) if parted else ""
         texts, index = dict(zip(metrics, rest, strict=True)), (start_s - begin_s) // step
         for by, (counts, of, parts) in wanted.items():
             group = group_of(by, unit=unit, prefill_release=prefill, decode_release=decode)
@@ -163,7 +162,7 @@ def _read(stage: str, names: Mapping[str, Sequence[str]], begin: datetime, end: 
             cell = found.cells[by][group][index]
             _add(cell, counters if counts else {}, texts, of)
             if parts:
-                cell.split.merge(split)
+                cell.split.merge_text(split)
     return found
 
 

@@ -82,7 +82,7 @@ def _windows_merge(start_at: datetime, series: Sequence[SeriesDelta]) -> None:
         figures.add_counters(delta.counters)
         figures.add_alarms(delta.alarms)
         figures.add_histograms(delta.histograms)
-        figures.split.merge(delta.split)
+        figures.split.merge_bins(delta.split)
     windows_write(start_at, WINDOW_S, sums, settled=False)
 
 

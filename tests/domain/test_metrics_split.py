@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from denvweb.core import wire
 from metrics.domain.histogram import GAMMA
-from metrics.domain.split import BUCKETS_A_BIN, Split, pack, unpack
+from metrics.domain.split import BUCKETS_A_BIN, Split
 from metrics.domain.types import Route, SeriesDelta, SeriesKey
 
 _phase = st.floats(min_value=0, max_value=30)
@@ -41,8 +41,9 @@ def test_merging_kept_and_sent_parts_is_counting_all_at_once(a: list[tuple[float
     both, parts = _of([*a, *b]), Split()  # type: ignore[list-item]  # the strategy makes fours
     key = SeriesKey("m/s", "u-1", "m@1", "m@1", Route.REMOTE)
     sent = wire.decode(wire.encode(SeriesDelta(key, split=_of(a).bins)), SeriesDelta)  # type: ignore[arg-type]
-    parts.merge(sent.split)
-    parts.merge(unpack(pack(_of(b).bins)))  # type: ignore[arg-type]
+    parts.merge_bins(sent.split)
+    parts.merge_text(_of(b).pack())  # type: ignore[arg-type]
+    assert parts.tail() == both.tail()
     assert parts.bins == both.bins
 
 
