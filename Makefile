@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help test-contract test-slurm setup setup-test demo run test lint types bench-up bench-simulator bench-sizing bench-alarms bench-autoscale bench-rollouts bench-web chaos bench-placement bench-agents bench-router bench-goodput chaos-router chaos-agents lock clean pictures slack-docs
+.PHONY: help audit test-contract test-slurm setup setup-test demo run test lint types bench-up bench-simulator bench-sizing bench-alarms bench-autoscale bench-rollouts bench-web chaos bench-placement bench-agents bench-router bench-goodput chaos-router chaos-agents lock clean pictures slack-docs
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -115,6 +115,9 @@ chaos-agents: setup-test  ## six minutes of killed agents, stopped engines, cut 
 
 lock:  ## write the lock files anew from pyproject.toml
 	sh .ci/lock $(PYTHON)
+
+audit:  ## look for known vulnerabilities in everything that is locked (pip-audit; needs pypi.org, or DENV_AUDIT_SERVICE=osv)
+	@sh .ci/audit $(PYTHON)
 
 clean:  ## remove what make made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
