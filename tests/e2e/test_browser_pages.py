@@ -240,6 +240,11 @@ def test_the_range_of_all_charts_is_in_the_address(browser: Browser, live_server
     assert hour.get_attribute("aria-current") == "true"
     browser.find("button[data-live]").click()
     assert str(browser.run(address)).startswith("?from=")  # paused: it stands still
+    quarter = browser.find('[data-range="range=15m"]')
+    quarter.send_keys(Keys.ENTER)
+    browser.wait(lambda: quarter.get_attribute("aria-current") == "true" and str(browser.run(address)).startswith("?from="))
+    hour.send_keys(Keys.ENTER)
+    browser.wait(lambda: hour.get_attribute("aria-current") == "true")
     browser.find("button[data-live]").click()
     assert browser.run(address) == "?range=1h"
     assert browser.complaints() == []

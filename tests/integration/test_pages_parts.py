@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
+import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from denvweb.cli.rollout import rollout
 from frontend import attention, charts, diffs, evidence, gpumap, spark, words
 from frontend.cells import line, metric_cell
 from frontend.charts import Limit, Line, Mark
 from metrics.domain.glance import POINTS, GlanceView, Values
+from releases.domain.views import StageView
 from tests.integration import page_samples as samples
 
 
@@ -151,3 +156,13 @@ def test_a_unit_that_kept_an_earlier_prefill_counts_for_its_release() -> None:
     assert line(glance, "ttft.p99", "ds-flash@7")[-2:] == (1.0, 1.0)
     assert line(glance, "ttft.p99", "ds-flash@8")[-2:] == (None, 2.0)
     assert set(line(glance, "ttft.p99", "ds-flash@9")) == {None}
+
+
+def test_the_command_says_where_the_page_of_a_rollout_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = samples.rolling_stage()
+    asked = SimpleNamespace(
+        access=SimpleNamespace(url="https://denv.example.com"), get=lambda path, into: {StageView: stage}.get(into, stage.rollout)
+    )
+    monkeypatch.setattr("denvweb.cli.rollout.Client", lambda: asked)
+    shown = CliRunner().invoke(rollout, ["show", stage.stage])
+    assert shown.output.rstrip().endswith("page: https://denv.example.com/rollouts/ro-ds-flash-prod-us"), shown.output

@@ -90,7 +90,7 @@
   // ---- the range of all charts: kept in the address, so that a link to it shows the same picture ---------------------------
   const [path, asked] = (holder.dataset.charts || '').split('?');
   let query = asked, every = Number(holder.dataset.every), range = { links: {} }, before = '';
-  const address = (text) => history.replaceState(history.state, '', `?${text}${location.hash}`);
+  const address = (text) => { if (location.search !== `?${text}`) history.replaceState(history.state, '', `?${text}${location.hash}`); };
   function go(next) {
     if (!next || next === query) return;
     before = '';
@@ -107,7 +107,8 @@
   }
   function showRange(fresh) {
     range = fresh; every = fresh.every_ms;
-    if (fresh.query !== query) { query = fresh.query; address(query); }   // what was asked for cannot be shown, this can
+    query = fresh.query;   // should what was asked for not be there to be shown, it is what is shown instead
+    address(every && globalThis.denvLive?.paused() ? fresh.pin : query);
     const bar = document.getElementById('sg-bar'), text = document.getElementById('sg-range');
     for (const a of bar.querySelectorAll('[data-range]')) {
       if (a.dataset.range === query) a.setAttribute('aria-current', 'true'); else a.removeAttribute('aria-current');

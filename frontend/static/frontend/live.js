@@ -70,6 +70,6 @@
   addEventListener('pagehide', hush);
   addEventListener('pageshow', (e) => { if (e.persisted) settle(); });
   answeredClock = globalThis.denvClock();
-  globalThis.denvLive = { wanted, answered, unanswered };
+  globalThis.denvLive = { wanted, answered, unanswered, paused: () => paused };
   if (document.querySelector('[data-live]')) settle(true);   // the page is as fresh as it can be
 })();
