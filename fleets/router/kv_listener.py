@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("fleets.router.kv_events")
 
 REPLAY_S = 2.0  # for each batch of a replay to come
+LIMIT_AFTER_S = 0.1  # after an eviction: answers overtake events, and what was just computed may not be told of yet
 AGAIN_S = 1.0  # after a listener ended by a failure
 _END = (-1).to_bytes(8, "big", signed=True)
 
@@ -36,6 +37,7 @@ class KvListener:
         self._stage = stage
         self._tokens_per_byte = tokens_per_byte
         self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # by replica
         self._context: zmq.asyncio.Context | None = None
         self.lacks = False  # the library
         self.batches = self.lost = 0
@@ -57,6 +59,8 @@ class KvListener:
         """End all."""
         tasks = list(self._tasks.values())
         self._tasks.clear()
+        for timer in self._timers.values():
+            timer.cancel()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -78,6 +82,8 @@ class KvListener:
     def _ended(self, key: Key, task: asyncio.Task[None]) -> None:
         if self._tasks.get(key) is task:
             del self._tasks[key]
+        if (timer := self._timers.pop(key[0], None)) is not None:
+            timer.cancel()
         if not any(other[0] == key[0] for other in self._tasks):
             self._stage.index.track(key[0], tells=False)
         if not task.cancelled() and task.exception() is not None:
@@ -125,7 +131,7 @@ class KvListener:
             await socket.send_multipart([b"", (holding.due or 0).to_bytes(8, "big")])
             try:
                 while True:
-                    _, number, payload = await asyncio.wait_for(socket.recv_multipart(), REPLAY_S)
+                    *_, number, payload = await asyncio.wait_for(socket.recv_multipart(), REPLAY_S)  # newer ones say the topic too
                     if number == _END or holding.missed(int.from_bytes(number, "big")):
                         return
                     self._take(replica, holding, int.from_bytes(number, "big"), payload)
@@ -137,9 +143,13 @@ class KvListener:
         self.batches += 1
         if holding.cleared:
             self._stage.index.forget(replica.name)
-        # Only after evictions: what has been computed is believed a moment before the engine tells that it is stored.
-        if holding.shrunk and (tokens := holding.tokens) is not None:
-            self._stage.index.limit(replica.name, tokens / self._tokens_per_byte())
+        if holding.shrunk and replica.name not in self._timers:
+            self._timers[replica.name] = asyncio.get_running_loop().call_later(LIMIT_AFTER_S, self._limit, replica.name, holding)
+
+    def _limit(self, name: str, holding: Holding) -> None:
+        del self._timers[name]
+        if (tokens := holding.tokens) is not None:
+            self._stage.index.limit(name, tokens / self._tokens_per_byte())
 
     def _lose(self, replica: ReplicaState, holding: Holding, why: str) -> None:
         self.lost += 1

@@ -169,9 +169,9 @@ class PrefixIndex:
             self._shelves.pop(replica, None)
 
     def limit(self, replica: str, most_bytes: float) -> None:
-        """The replica, which is tracked, holds no more than this."""
-        shelf, bit = self._shelves[replica], self._bits.get(replica, 0)
-        while shelf.total_bytes > most_bytes:
+        """A replica that is tracked holds no more than this."""
+        shelf, bit = self._shelves.get(replica), self._bits.get(replica, 0)
+        while shelf is not None and shelf.total_bytes > most_bytes:
             block = next(iter(shelf.blocks))
             shelf.drop(block)
             left = self._masks.get(block, 0) & ~bit

@@ -33,7 +33,7 @@ class KvEvents:
         except ImportError as error:
             raise UnavailableError("KV events need a library: pip install 'denv[kv-events]'") from error
         self._block_tokens = block_tokens
-        self._events: list[list[Any]] = []
+        self._events: list[dict[str, Any]] = []
         self._batches: deque[tuple[int, bytes]] = deque(maxlen=kept)
         self._number = 0
         self._context = zmq.asyncio.Context()
@@ -53,20 +53,20 @@ class KvEvents:
 
     def stored(self, block_hash: bytes) -> None:
         """A block can be found from now on."""
-        self._tell(["BlockStored", [block_hash], None, [], self._block_tokens, None, _MEDIUM])
+        self._tell("BlockStored", block_hashes=[block_hash], token_ids=[], block_size=self._block_tokens, medium=_MEDIUM, group_idx=0)
 
     def removed(self, block_hash: bytes) -> None:
         """A block was given to somebody else."""
-        self._tell(["BlockRemoved", [block_hash], _MEDIUM])
+        self._tell("BlockRemoved", block_hashes=[block_hash], medium=_MEDIUM, group_idx=0)
 
     def cleared(self) -> None:
         """Nothing can be found any more."""
-        self._tell(["AllBlocksCleared"])
+        self._tell("AllBlocksCleared")
 
-    def _tell(self, event: list[Any]) -> None:
+    def _tell(self, kind: str, **fields: Any) -> None:
         if not self._events:
             asyncio.get_running_loop().call_soon(self._publish)
-        self._events.append(event)
+        self._events.append({"type": kind} | fields)
 
     def _publish(self) -> None:
         events, self._events = self._events, []
@@ -80,8 +80,8 @@ class KvEvents:
             client, _, first = await socket.recv_multipart()
             for number, payload in list(self._batches):
                 if number >= int.from_bytes(first, "big"):
-                    await socket.send_multipart([client, b"", number.to_bytes(8, "big"), payload])
-            await socket.send_multipart([client, b"", END, b""])
+                    await socket.send_multipart([client, b"", TOPIC, number.to_bytes(8, "big"), payload])
+            await socket.send_multipart([client, b"", b"", END, b""])
 
     def close(self) -> None:
         """Tell nothing more."""
