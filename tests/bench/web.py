@@ -124,6 +124,14 @@ def session() -> str:
     return client.cookies["sessionid"].value
 
 
+def pages() -> dict[str, str]:
+    """Names and paths: PAGES, and those of a rollout, whose id the database gives."""
+    from releases.selectors.rollouts import rollouts_view
+
+    rollout = rollouts_view(stage=SEEN, limit=1)[0].id
+    return {**PAGES, "rollout": f"/rollouts/{rollout}", "its way back": f"{STAGE}/way-back?rollout={rollout}"}
+
+
 def queries() -> dict[str, int]:
     """Queries by page, those of the session and of whoever asks included."""
     from django.db import connection
@@ -132,7 +140,7 @@ def queries() -> dict[str, int]:
 
     client = Client(headers={"cookie": f"sessionid={session()}", "host": "127.0.0.1"})
     found = {}
-    for name, path in PAGES.items():
+    for name, path in pages().items():
         with CaptureQueriesContext(connection) as seen:
             response = client.get(path)
         assert response.status_code == 200, (path, response.status_code)
@@ -142,10 +150,11 @@ def queries() -> dict[str, int]:
 
 def times_ms(base: str, rounds: int) -> dict[str, list[float]]:
     """How long the server takes for each page, one request after the other, by the clock of who asks."""
-    found: dict[str, list[float]] = {name: [] for name in PAGES}
+    paths = pages()
+    found: dict[str, list[float]] = {name: [] for name in paths}
     with httpx.Client(base_url=base, cookies={"sessionid": session()}, trust_env=False, timeout=60) as client:
         for number in range(rounds + 1):
-            for name, path in PAGES.items():
+            for name, path in paths.items():
                 began = time.perf_counter()
                 response = client.get(path)
                 took_ms = (time.perf_counter() - began) * 1000
