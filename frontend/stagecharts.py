@@ -25,7 +25,7 @@ LATENCIES = ("ttft.p50", "ttft.p99", "itl.p50", "itl.p99")
 _MARKS_MAX = 8
 _SHORTEST = timedelta(minutes=3)
 _SECONDS_UNDER = timedelta(minutes=8)  # shorter axes have several ticks a minute
-_MARK_KINDS = ("rollout", "rollback", "alarm", "release")
+_MARK_KINDS = ("rollout", "rollback", "alarm", "release", "scale.decided", "scale.set", "scale.released")
 _RAMP = ("ph-1", "ph-2", "ph-3", "ph-4")
 _PATTERNS = ("", "/", "", "x")
 TITLES = {

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from denvweb.cli.rollout import rollout
-from frontend import attention, charts, diffs, evidence, gpumap, spark, words
+from frontend import attention, charts, diffs, evidence, gpumap, spark, stagecharts, timerange, words
 from frontend.cells import line, metric_cell
 from frontend.charts import Limit, Line, Mark
 from metrics.domain.glance import POINTS, GlanceView, Values
+from metrics.domain.views import EventView
 from releases.domain.views import StageView
 from tests.integration import page_samples as samples
 
@@ -166,3 +167,12 @@ def test_the_command_says_where_the_page_of_a_rollout_is(monkeypatch: pytest.Mon
     monkeypatch.setattr("denvweb.cli.rollout.Client", lambda: asked)
     shown = CliRunner().invoke(rollout, ["show", stage.stage])
     assert shown.output.rstrip().endswith("page: https://denv.example.com/rollouts/ro-ds-flash-prod-us"), shown.output
+
+
+def test_rollouts_alarms_and_scaling_are_lettered_on_the_charts_in_the_order_they_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    kinds = ("alarm.breached", "scale.decided", "scale.advised", "unit.ready", "rollout.started")  # newest first
+    told = [EventView(9 - i, now - timedelta(minutes=i), kind, "info", kind, "system", "system") for i, kind in enumerate(kinds)]
+    monkeypatch.setattr("frontend.stagecharts.events_view", lambda **_: tuple(told))
+    marks = stagecharts.marks("m/s", timerange.fixed(now - timedelta(hours=1), now, now))
+    assert [(mark.letter, mark.text) for mark in marks] == [("A", "rollout.started"), ("B", "scale.decided"), ("C", "alarm.breached")]
