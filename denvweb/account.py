@@ -1,4 +1,4 @@
-"""REST of one's own account: who am I, my tokens and my sessions."""
+"""REST of one's own account: who am I, my tokens, my sessions, and who I am at the sign-in provider."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from denvweb.idempotency import idempotent_secret
 from denvweb.models import ApiToken
 from frontend.accounts.sessions import SessionView, session_end, sessions_of
 from frontend.accounts.tokens import TokenView, token_make, token_revoke, tokens_of
+from frontend.oidc.people import IdentityView, identities_of, identity_unlink
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,14 @@ class SessionsPage:
     """One's own."""
 
     results: tuple[SessionView, ...]
+    next: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IdentitiesPage:
+    """One's own."""
+
+    results: tuple[IdentityView, ...]
     next: str | None = None
 
 
@@ -126,10 +135,31 @@ class SessionEndpoint(APIView):
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
+class IdentitiesEndpoint(APIView):
+    """GET /identities."""
+
+    @extend_schema(responses=schema_of(IdentitiesPage), operation_id="identities_list")
+    def get(self, request: Request) -> Response:
+        """Who the caller is at the OpenID Connect provider."""
+        return Response(wire.to_plain(IdentitiesPage(identities_of(_user(request)))))
+
+
+class IdentityEndpoint(APIView):
+    """DELETE /identities/{id}."""
+
+    @extend_schema(responses={204: None}, operation_id="identity_unlink")
+    def delete(self, request: Request, id: str) -> Response:
+        """Sign in that way no longer; refused when it is the only one."""
+        identity_unlink(id=id, account=_user(request), via=via_of(request))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
 urlpatterns: list[URLPattern] = [
     path("me", MeEndpoint.as_view()),
     path("tokens", TokensEndpoint.as_view()),
     path("tokens/<str:id>", TokenEndpoint.as_view()),
     path("sessions", SessionsEndpoint.as_view()),
     path("sessions/<str:id>", SessionEndpoint.as_view()),
+    path("identities", IdentitiesEndpoint.as_view()),
+    path("identities/<str:id>", IdentityEndpoint.as_view()),
 ]

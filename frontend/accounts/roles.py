@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from denvweb.access import EVERY_MODEL, Action, access_model, actions_of
-from denvweb.core.errors import ForbiddenError, NotFoundError
+from denvweb.core.errors import ConflictError, ForbiddenError, NotFoundError
 from denvweb.models import Grant, ModelPolicy
 from metrics.services import event_append
 
@@ -22,6 +22,7 @@ class GrantView:
     model: str  # or `*`
     role: str
     created_by: str
+    group: str = ""  # of the sign-in provider, with which it comes and goes
 
 
 def grants_of(user: User) -> tuple[GrantView, ...]:
@@ -51,6 +52,9 @@ def grant_take(*, id: int, by: User, via: str) -> None:
     if grant is None:
         raise NotFoundError("There is no such role.")
     _access_roles(by, grant.model)
+    if grant.group:
+        cure = "take the person out of it there, or close the account"
+        raise ConflictError(f"This role comes with group {grant.group} at each sign-in: {cure}.", code="role-of-a-group")
     with transaction.atomic():
         grant.delete()
         _write_down(by, via, "role.taken", f"took {grant.role} of {grant.model} from {grant.user.get_username()}", grant.model)
@@ -77,7 +81,7 @@ def _access_roles(user: User, model: str) -> None:
 
 
 def _view(grant: Grant) -> GrantView:
-    return GrantView(grant.pk, grant.user.get_username(), grant.model, grant.role, grant.created_by)
+    return GrantView(grant.pk, grant.user.get_username(), grant.model, grant.role, grant.created_by, grant.group)
 
 
 def _write_down(by: User, via: str, kind: str, sentence: str, model: str) -> None:

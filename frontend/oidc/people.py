@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 
 from django.contrib.auth.models import User
 from django.core import signing
@@ -22,6 +24,16 @@ _RESERVED = {"system", "nobody", "alarm", "admin", "root"}
 _NAMES_TRIED = 20
 _LINK_SALT = "denv.oidc.link"
 LINK_GOOD_FOR_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityView:
+    """Somebody at a provider who signs in to an account here."""
+
+    id: str
+    issuer: str
+    who: str  # their address or name when they were linked
+    linked_at: datetime
 
 
 def account_for(identity: Identity, config: OidcConfig) -> User:
@@ -116,11 +128,17 @@ def identity_owner(identity: Identity) -> User | None:
     return known.account if known else None
 
 
-def identity_unlink(*, id: str, account: User) -> None:
+def identities_of(account: User) -> tuple[IdentityView, ...]:
+    """Who signs in to the account through a provider, the oldest first."""
+    rows = OidcIdentity.objects.filter(account=account).order_by("pk")
+    return tuple(IdentityView(str(row.pk), row.issuer, row.words, row.created_at) for row in rows)
+
+
+def identity_unlink(*, id: str, account: User, via: str) -> None:
     """They sign in to this account no longer; ConflictError when nobody could sign in to it then."""
     with transaction.atomic():
-        found = {row.pk: row for row in OidcIdentity.objects.select_for_update().filter(account=account)}
-        row = found.get(int(id)) if id.isascii() and id.isdecimal() else None
+        found = {str(row.pk): row for row in OidcIdentity.objects.select_for_update().filter(account=account)}
+        row = found.get(id)
         if row is None:
             raise NotFoundError("There is no such link.")
         if len(found) == 1 and not account.has_usable_password():
@@ -128,7 +146,7 @@ def identity_unlink(*, id: str, account: User) -> None:
         row.delete()
         _roles_set(account, {})
         actor = account.get_username()
-        event_append(kind="account.unlinked", sentence=f"{actor} no longer signs in as {row.words}", actor=actor, via="ui")
+        event_append(kind="account.unlinked", sentence=f"{actor} no longer signs in as {row.words}", actor=actor, via=via)
 
 
 def _by_email(identity: Identity, config: OidcConfig) -> User | None:

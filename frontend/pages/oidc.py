@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from datetime import timedelta
 from typing import cast
 from urllib.parse import urlencode
 
@@ -12,8 +13,9 @@ from django.contrib import auth
 from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, resolve_url
+from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_GET, require_POST, require_safe
 
 from denvweb.oidc import OidcConfig
 from frontend.accounts.sessions import session_began
@@ -54,7 +56,7 @@ def oidc_start(request: HttpRequest) -> HttpResponse:
     return response
 
 
-@require_safe
+@require_GET
 def oidc_callback(request: HttpRequest) -> HttpResponse:
     """Back from the provider: signed in, or told why not."""
     config = _config()
@@ -70,8 +72,8 @@ def _finish(request: HttpRequest, config: OidcConfig) -> HttpResponse:
     try:
         flow = flows.flow_of(request)
         identity = flows.finish(flow, request.GET.dict(), config)
-        if isinstance(request.user, User):
-            return _is_it_you(request, identity, request.user, config) or redirect(flow.next)
+        if isinstance(request.user, User) and identity_owner(identity) != request.user:
+            return _is_it_you(request, identity, request.user, config)
         account = account_for(identity, config)
     except ProviderError as error:
         return _away(request, error)
@@ -79,15 +81,14 @@ def _finish(request: HttpRequest, config: OidcConfig) -> HttpResponse:
         refusal_append(what=f"to sign in through {config.name}", code=error.code, detail=error.detail, actor=error.who, via="ui")
         return login_page(request, problem=error.detail, status=error.http_status)
     auth.login(request, account, backend="django.contrib.auth.backends.ModelBackend")
-    request.session.set_expiry(config.session_s)
+    # A moment, since a number of seconds would begin anew with each change of the session.
+    request.session.set_expiry(timezone.now() + timedelta(seconds=config.session_s))
     session_began(request, how=f"through {config.name}")
     return redirect(flow.next)
 
 
-def _is_it_you(request: HttpRequest, identity: Identity, account: User, config: OidcConfig) -> HttpResponse | None:
-    """Somebody signed in wants this way in too. Asked, since another site can bring a browser here; None where it is theirs already."""
-    if identity_owner(identity) == account:
-        return None
+def _is_it_you(request: HttpRequest, identity: Identity, account: User, config: OidcConfig) -> HttpResponse:
+    """Somebody who is signed in wants this way in too. They are asked, since another site can bring a browser here."""
     context = {
         "title": f"Link {config.name}",
         "section": "settings",

@@ -18,8 +18,8 @@ from denvweb.core.errors import ForbiddenError, InvalidError, NotFoundError
 from frontend import filters
 from frontend.accounts.sessions import session_end, sessions_of
 from frontend.accounts.tokens import token_make, token_revoke, tokens_of
-from frontend.models import OidcIdentity, SlackApp, SlackUser
-from frontend.oidc.people import identity_unlink
+from frontend.models import SlackApp, SlackUser
+from frontend.oidc.people import identities_of, identity_unlink
 from frontend.pages import once
 from frontend.pages.base import PageRequest, actor, attempt, page, person, show
 from frontend.slack.people import Caller, unlink
@@ -51,7 +51,7 @@ def settings(request: PageRequest) -> HttpResponse:
             "sessions": sessions_of(user, current_key=request.session.session_key),
             "shown_once": once.take(request),
             "oidc": django_settings.OIDC,
-            "identities": OidcIdentity.objects.filter(account=user).order_by("pk"),
+            "identities": identities_of(user),
             "linked": linked,
             "slack": SlackApp.objects.first(),
             "channels": channels_view() if user.is_superuser else None,
@@ -144,7 +144,7 @@ ACTS: dict[str, tuple[_Act, str]] = {
     "channel-delete": (_channel_delete, "It is removed."),
     "slack-unlink": (_slack_unlink, "That Slack account is nobody here any more."),
     "oidc-unlink": (
-        lambda request, form: identity_unlink(id=form.get("id", ""), account=person(request)),
+        lambda request, form: identity_unlink(id=form.get("id", ""), account=person(request), via="ui"),
         "You sign in that way no longer.",
     ),
     "freeze-make": (_freeze_make, "The freeze window is set. Rollbacks are exempt from it."),

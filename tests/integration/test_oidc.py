@@ -16,6 +16,7 @@ from django.test import Client
 
 from denvweb import throttle
 from denvweb.access import roles_of
+from denvweb.auth import token_create
 from denvweb.models import Grant
 from denvweb.oidc import OidcConfig, oidc_from_env, parse_roles
 from frontend.models import OidcIdentity
@@ -81,8 +82,11 @@ def test_somebody_of_a_group_comes_in_with_its_roles(provider: Provider, client:
     assert (ann.username, ann.email, ann.is_superuser, ann.has_usable_password()) == ("ann", "ann@example.com", False, False)
     assert roles_of(ann) == {"ds-flash": ["operator"], "*": ["none"]}
     assert client.get("/").status_code == 200
+    ends = client.session.get_expiry_date()
     assert 3500 < client.session.get_expiry_age() <= 3600
-    kinds = list(Event.objects.order_by("seq").values_list("kind", "actor"))
+    client.post("/settings/token-make", {"name": "ci", "days": "30"})  # changes the session
+    assert client.session.get_expiry_date() == ends, "it is no longer for being used"
+    kinds = list(Event.objects.exclude(kind="token.created").order_by("seq").values_list("kind", "actor"))
     assert kinds == [("account.created", "ann"), ("role.given", "system"), ("session.began", "ann")]
     assert Event.objects.get(kind="session.began").sentence == "ann signed in through Example"
 
@@ -105,6 +109,11 @@ def test_roles_follow_the_groups_at_each_sign_in_and_those_that_people_gave_stay
     come_back(Client())
     ann = User.objects.get()
     Grant.objects.create(user=ann, model="ds-flash", role="operator", created_by="root")
+    root = Client()
+    root.force_login(User.objects.create_superuser("root"))
+    assert "comes with it" in root.get("/access").content.decode()
+    taken = root.post("/access/take", {"id": str(Grant.objects.get(group="ml-oncall").pk)}, follow=True).content
+    assert b"comes with group ml-oncall at each sign-in" in taken and refusals() == [("role-of-a-group", "root")]
     provider.person |= {"groups": ["ml-leads", "unknown"]}
     come_back(Client())
     assert sorted(Grant.objects.values_list("model", "role", "group")) == [
@@ -213,7 +222,10 @@ def test_an_account_is_linked_by_hand_and_asked_first(provider: Provider) -> Non
     fresh = Client()
     come_back(fresh)
     assert fresh.get("/api/v1/me").json()["username"] == "root"
+    provider.person |= {"groups": ["ml-leads"]}
     assert root.get(back_from(root.get("/oidc/start?next=/settings")["Location"]))["Location"] == "/settings", "nothing to ask"
+    assert Grant.objects.filter(user__username="root", group="ml-leads").count() == 2, "and roles are looked up anew"
+    provider.person |= {"groups": []}
     told = link(eve)
     assert b"signs in to another account already" in eve.post("/oidc/link", {"t": told}, follow=True).content
     assert [code for code, _ in refusals()] == ["link-bad", "link-bad", "link-bad", "already-linked"]
@@ -228,7 +240,16 @@ def test_the_only_way_in_is_not_unlinked(provider: Provider, client: Client) -> 
     come_back(client)
     page = client.post("/settings/oidc-unlink", {"id": str(OidcIdentity.objects.get().pk)}, follow=True).content
     assert b"You have no password here" in page and OidcIdentity.objects.exists()
-    assert refusals() == [("last-way-in", "ann")]
+    api = Client(headers={"authorization": f"Bearer {token_create(user=User.objects.get())}"})
+    (mine,) = api.get("/api/v1/identities").json()["results"]
+    assert (mine["issuer"], mine["who"]) == (provider.url, "ann@example.com")
+    assert api.delete(f"/api/v1/identities/{mine['id']}").json()["code"] == "last-way-in"
+    assert refusals() == [("last-way-in", "ann")] * 2
+    ann = User.objects.get()
+    ann.set_password("a long password")
+    ann.save()
+    assert [api.delete(f"/api/v1/identities/{one}").status_code for one in (mine["id"], mine["id"], "x", "٣")] == [204, 404, 404, 404]
+    assert not OidcIdentity.objects.exists() and not Grant.objects.exists()
 
 
 def test_who_signs_out_is_told_that_the_provider_goes_on(provider: Provider, client: Client) -> None:
