@@ -6,6 +6,7 @@ neighbouring versions understand each other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,6 +27,11 @@ def decode(data: bytes | str, into: type[T]) -> T:
         return msgspec.json.decode(data, type=into)
     except msgspec.MsgspecError as error:
         raise InvalidError(f"the message does not fit {into.__name__}: {error}", code="bad-message") from error
+
+
+def decoder(into: type[T]) -> Callable[[str], T]:
+    """`decode` for one kind of text, for loops over thousands of our own: half the time, and msgspec's own error."""
+    return msgspec.json.Decoder(into).decode
 
 
 def to_plain(value: object) -> Any:

@@ -12,6 +12,8 @@ from metrics.domain.histogram import Histogram
 from metrics.domain.split import Split
 from metrics.domain.types import AlarmCount, HistogramData, Metric
 
+_flat = wire.decoder(list)
+
 
 def pack(histogram: Histogram | HistogramData) -> str:
     """`[count,sum,zeros,index,count,index,count,...]` as text.
@@ -26,7 +28,7 @@ def pack(histogram: Histogram | HistogramData) -> str:
 
 def unpack_into(histogram: Histogram, text: str) -> None:
     """Add what `pack` wrote."""
-    flat = wire.decode(text, list)
+    flat = _flat(text)
     histogram.count += flat[0]
     histogram.sum += flat[1]
     histogram.zeros += flat[2]

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 
 from django.db.models import BigIntegerField, TextField
 from django.db.models.expressions import RawSQL
-from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast, Extract
 
 from denvweb.core import wire
@@ -132,14 +131,14 @@ def _metrics(names: Iterable[str]) -> dict[str, bool]:
     return found
 
 
+def _is_counted(name: str) -> bool:
+    return metric_of(name) is None and not is_tail(name) and not name.startswith("gauge.")
+
+
 def _read(stage: str, names: Mapping[str, Sequence[str]], begin: datetime, end: datetime, step: int) -> _Read:
     """One pass over the windows, with only the histograms that the lines need."""
-    wanted = {
-        by: (any(metric_of(name) is None and not is_tail(name) for name in group), _metrics(group), any(map(is_tail, group)))
-        for by, group in names.items()
-    }
-    metrics = sorted({metric for _, group, _ in wanted.values() for metric in group})
-    counted, parted = (any(each[place] for each in wanted.values()) for place in (0, 2))
+    wanted = {by: (any(map(_is_counted, group)), _metrics(group), any(map(is_tail, group))) for by, group in names.items()}
+    timed, counted, parted = (any(each[place] for each in wanted.values()) for place in (1, 0, 2))
     found = _Read({by: defaultdict(lambda: defaultdict(Figures)) for by in names}, {by: defaultdict(set) for by in names})
     rows = (users_windows if step % ROLLED_S == 0 else fine_windows)(stage=stage, begin=begin, end=end).values_list(
         _START_S,
@@ -147,15 +146,16 @@ def _read(stage: str, names: Mapping[str, Sequence[str]], begin: datetime, end: 
         "prefill_release",
         "decode_release",
         "route",
-        *(["counters"] if counted else []),
+        *([Cast("counters", TextField())] if counted else []),
         *(["split"] if parted else []),
-        *(KeyTextTransform(metric, "histograms") for metric in metrics),
+        *([Cast("histograms", TextField())] if timed else []),  # whole: asked for one by one, each is unpacked from all of them again
     )
     begin_s = int(begin.timestamp())
     for start_s, unit, prefill, decode, route, *rest in rows.iterator(chunk_size=5000):
-        counters = with_route(rest.pop(0), route) if counted else {}
+        counters = with_route(wire.decode(rest.pop(0), dict[str, int]), route) if counted else {}
         split = rest.pop(0) if parted else ""
-        texts, index = dict(zip(metrics, rest, strict=True)), (start_s - begin_s) // step
+        texts = wire.decode(rest.pop(0), dict[str, str]) if timed else {}
+        index = (start_s - begin_s) // step
         for by, (counts, of, parts) in wanted.items():
             group = group_of(by, unit=unit, prefill_release=prefill, decode_release=decode)
             found.groups_by_unit[by][unit].add(group)
@@ -166,11 +166,10 @@ def _read(stage: str, names: Mapping[str, Sequence[str]], begin: datetime, end: 
     return found
 
 
-def _add(figures: Figures, counters: Mapping[str, int], texts: Mapping[str, str | None], metrics: Mapping[str, bool]) -> None:
+def _add(figures: Figures, counters: Mapping[str, int], texts: Mapping[str, str], metrics: Mapping[str, bool]) -> None:
     figures.add_counters(counters)
     for metric, quantiles in metrics.items():
-        text = texts[metric]
-        if text is not None:
+        if text := texts.get(metric):
             (unpack_into if quantiles else unpack_sums_into)(figures.histogram(metric), text)
 
 

@@ -27,7 +27,11 @@ PAGES = {
     "stage, steady": "/stages/m150/prod-us",
     "stage's units": f"{STAGE}/units?base=ds-flash@2",
     "stage's charts": f"{STAGE}/charts",
-    "charts, 24 h": f"{STAGE}/charts?range=1440",
+    "charts, 1 h": f"{STAGE}/charts?range=1h",
+    "charts, 6 h": f"{STAGE}/charts?range=6h",
+    "charts, 24 h": f"{STAGE}/charts?range=24h",
+    "rollout": "",  # filled in when its number is known
+    "way back": "",
     "fleets": "/fleets",
     "releases": "/releases",
     "release": "/releases/ds-flash/3",
@@ -109,6 +113,14 @@ def worker() -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+def rollout_name() -> None:
+    """Put the seen stage's rollout into the pages."""
+    from releases.selectors.rollouts import rollouts_view
+
+    rollout = rollouts_view(stage=SEEN, limit=1)[0].id
+    PAGES["rollout"], PAGES["way back"] = f"/rollouts/{rollout}", f"{STAGE}/way-back?rollout={rollout}"
 
 
 def session() -> str:
@@ -193,7 +205,7 @@ def first_charts_s(base: str) -> list[float]:
         browser.sign_in(base, session())
         browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": _CHART_SEEN})
         for _ in range(_CHART_ROUNDS):
-            browser.driver.get(f"{base}{STAGE}?range=60")
+            browser.driver.get(f"{base}{STAGE}?range=1h")
             browser.wait(lambda: browser.run("return window.firstChartMs"), 30)
             found.append(browser.run("return window.firstChartMs") / 1000)
     finally:
@@ -210,6 +222,7 @@ def main() -> None:
     if not seeded():
         seed()
     print(f"seeded in {time.perf_counter() - began:.0f} s", flush=True)
+    rollout_name()
     counted = queries()
     with worker(), web() as base:
         took = times_ms(base, int(os.environ.get("ROUNDS", "20")))
