@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Barrier
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection
 from django.test import Client
 
 from denvweb import throttle
@@ -21,6 +24,8 @@ from denvweb.models import Grant
 from denvweb.oidc import OidcConfig, oidc_from_env, parse_roles
 from frontend.models import OidcIdentity
 from frontend.oidc import provider as asking
+from frontend.oidc.claims import Identity
+from frontend.oidc.people import account_for
 from metrics.models import Event
 from tests.integration.oidc_fake import ANN, CLIENT, SECRET, Provider, new_key, provider_running
 
@@ -155,6 +160,26 @@ def test_a_name_that_somebody_has_is_not_taken_over(provider: Provider, client: 
     local = User.objects.create_superuser("Ann")
     come_back(client)
     assert User.objects.exclude(pk=local.pk).get().username == "ann-2" and not OidcIdentity.objects.filter(account=local).exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_first_times_at_once_make_one_account(settings: Any) -> None:
+    roles = parse_roles("{ml-oncall: {ds-flash: [operator, deployer]}}")
+    config = OidcConfig("https://login.example.com", CLIENT, SECRET, "Example", "openid", "groups", roles, (), False, 3600)
+    identity = Identity(config.issuer, "248289761001", "ann", "ann@example.com", frozenset({"ml-oncall"}))
+    barrier = Barrier(4)
+
+    def come(_: int) -> int:
+        try:
+            barrier.wait(20)
+            return int(account_for(identity, config).pk)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(come, range(4)))) == 1
+    assert User.objects.count() == OidcIdentity.objects.count() == 1 and Grant.objects.count() == 2
+    assert Event.objects.filter(kind="account.created").count() == 1 and Event.objects.filter(kind="role.given").count() == 2
 
 
 @pytest.mark.parametrize("name", ["system", "nobody", "", None, "a/../b\u202e", 7])
