@@ -16,11 +16,12 @@ from metrics.domain.alarm_figure import COUNTED, AlarmFigure, alarm_figure
 from metrics.domain.alarm_text import ITL, TIMED
 from metrics.domain.figures import GPUS, GROUPINGS, TOTAL, gauge_sum, group_of, group_order, group_view, with_route
 from metrics.domain.types import AlarmSpec
-from metrics.domain.views import MetricsView
+from metrics.domain.views import GroupView, MetricsView
 from metrics.domain.window import Figures
 from metrics.models import WINDOW_S, GaugeWindow
-from metrics.selectors.windows import fine_windows_of, floor_to, users_windows
+from metrics.selectors.windows import fine_windows_of, floor_to, gauge_windows, sample_s, users_windows
 
+_GPU_STEPS = 20  # of a span, at least, in each of which the GPUs are looked at several times
 _GAUGES_NEW = timedelta(seconds=30)
 BASELINE_SPAN = timedelta(hours=1)
 COMPARED_BY_QUANTILE = (ITL, *TIMED)
@@ -57,30 +58,20 @@ def metrics_view(*, stage: str, span_s: float, by: str = "release", now: datetim
     gauges, held = gauges_newest(stage=stage, now=now), _gpus_held(stage, begin, now)
     seconds = {group: max(1.0, (now - max(begin, first)).total_seconds()) for group, first in firsts.items()}
     longest = max(seconds.values(), default=max(1.0, (now - begin).total_seconds()))
-    return MetricsView(
-        stage=stage,
-        at=now,
-        span_s=longest,
-        by=by,
-        groups=tuple(
-            group_view(
-                group, groups[group], _gauges_of(gauges, units[group]), seconds[group], _mean_gpus(held, units[group], firsts[group])
-            )
-            for group in sorted(groups, key=group_order)
-        ),
-        total=group_view(
-            TOTAL,
-            total,
-            _gauges_of(gauges, set(gauges)),
-            longest,
-            _mean_gpus(held, set().union(*units.values()), min(firsts.values(), default=begin)),
-        ),
-    )
+
+    def view(group: str, figures: Figures, of: set[str], first: datetime, span_s: float) -> GroupView:
+        newest = _gauges_of(gauges, set(gauges) if group == TOTAL else of)
+        return group_view(group, figures, newest, span_s, _mean_gpus(held, of, first) or newest.get(GPUS))
+
+    each = tuple(view(group, groups[group], units[group], firsts[group], seconds[group]) for group in sorted(groups, key=group_order))
+    whole = view(TOTAL, total, set().union(*units.values()), min(firsts.values(), default=begin), longest)
+    return MetricsView(stage=stage, at=now, span_s=longest, by=by, groups=each, total=whole)
 
 
 def _gpus_held(stage: str, begin: datetime, end: datetime) -> list[tuple[datetime, str, float]]:
-    """When, which unit, how many GPUs."""
-    rows = GaugeWindow.objects.filter(stage=stage, start_at__gte=begin, start_at__lt=end)
+    """When, which unit, how many GPUs: of a long span a sample."""
+    apart_s = sample_s(int((end - begin).total_seconds()) // _GPU_STEPS)
+    rows = gauge_windows(stage=stage, begin=begin, end=end, apart_s=apart_s)
     said = rows.annotate(gpus=Cast(KeyTextTransform(f"engines:{GPUS}", "values"), FloatField())).exclude(gpus=None)
     return list(said.values_list("start_at", "unit", "gpus"))
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db.models import BigIntegerField, TextField
-from django.db.models.expressions import RawSQL
 from django.db.models.functions import Cast, Extract
 
 from denvweb.core import wire
@@ -33,14 +32,12 @@ from metrics.domain.figures import (
 from metrics.domain.split import Split, Tail
 from metrics.domain.views import FrameView, LineView
 from metrics.domain.window import Figures, unpack_into, unpack_sums_into
-from metrics.models import ROLLED_S, WINDOW_S, GaugeWindow
+from metrics.models import ROLLED_S, WINDOW_S
 from metrics.selectors.figures import check_grouping, gauge_values
-from metrics.selectors.windows import ceil_to, fine_windows, floor_to, users_windows
+from metrics.selectors.windows import fine_windows, floor_to, gauge_windows, sample_s, users_windows
 
 MAX_POINTS = 2000
 _START_S = Cast(Extract("start_at", "epoch"), BigIntegerField())  # a number comes out of the driver ten times as fast as a moment
-_INSTANTS = "SELECT generate_series(%s::timestamptz, %s::timestamptz, make_interval(secs => %s))"
-_SAMPLES = 6  # of a gauge in a step, at least, where there are as many
 _SETTLE = timedelta(seconds=2)  # a step's last report comes a second after the step; drawn sooner, each line would dip at its end
 
 _SILENT = Figures()  # of a step without a request
@@ -189,9 +186,7 @@ def _gauges(
     if not any(wanted.values()):
         return {by: {} for by in names}
     samples: dict[str, dict[tuple[str, str, int, int], list[float]]] = {by: defaultdict(list) for by in names}
-    rows = GaugeWindow.objects.filter(stage=stage, start_at__gte=begin, start_at__lt=end)
-    if (apart := sample_s(step)) > WINDOW_S:
-        rows = rows.filter(start_at__in=RawSQL(_INSTANTS, [ceil_to(begin, apart), end, apart]))  # the index is asked for each
+    rows = gauge_windows(stage=stage, begin=begin, end=end, apart_s=sample_s(step))
     begin_s, only = int(begin.timestamp()), set().union(*wanted.values())
     for start_s, unit, kept in rows.values_list(_START_S, "unit", Cast("values", TextField())).iterator(chunk_size=5000):
         index = (start_s - begin_s) // step
@@ -200,12 +195,6 @@ def _gauges(
                 for group in {TOTAL} if by == TOTAL else {unit} if by == "unit" else groups_by_unit[by].get(unit, set()):
                     samples[by][group, name, index, start_s].append(value)
     return {by: _means(found) for by, found in samples.items()}
-
-
-def sample_s(step: int) -> int:
-    """Seconds between the rows that a step's mean is taken of: six of it or more, among them those that pruning leaves (every 300 s)."""
-    fits = (apart for apart in range(2 * WINDOW_S, ROLLED_S + 1, WINDOW_S) if ROLLED_S % apart == 0 and apart * _SAMPLES <= step)
-    return max(fits, default=WINDOW_S)
 
 
 def _means(samples: Mapping[tuple[str, str, int, int], list[float]]) -> dict[tuple[str, str], dict[int, float]]:

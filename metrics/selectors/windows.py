@@ -7,15 +7,18 @@ from datetime import UTC, datetime, timedelta
 
 from django.db import connection
 from django.db.models import Max, Q, QuerySet
+from django.db.models.expressions import RawSQL
 
 from denvweb.core import wire
 from metrics.domain.alarm import NOTHING
 from metrics.domain.types import AlarmCount
 from metrics.domain.verdict import AlarmAsk, Arms
 from metrics.domain.window import Figures
-from metrics.models import ROLLED_S, WINDOW_S, IngestedReport, Window
+from metrics.models import ROLLED_S, WINDOW_S, GaugeWindow, IngestedReport, Window
 
 _FRESH = timedelta(seconds=10)
+_INSTANTS = "SELECT generate_series(%s::timestamptz, %s::timestamptz, make_interval(secs => %s))"
+_SAMPLES = 6  # of a gauge in a step, at least, where there are as many
 _FINE_KEPT = timedelta(hours=12)  # well inside the day that the fine rows are kept for
 
 
@@ -58,6 +61,20 @@ def users_windows(*, stage: str, begin: datetime, end: datetime) -> QuerySet[Win
         | Q(seconds=ROLLED_S, start_at__gte=rolled_from, start_at__lt=rolled_to)
         | Q(seconds=WINDOW_S, start_at__gte=rolled_to)
     )
+
+
+def sample_s(step: int) -> int:
+    """Seconds between the rows that a step's mean is taken of: six of it or more, among them those that pruning leaves (every 300 s)."""
+    fits = (apart for apart in range(2 * WINDOW_S, ROLLED_S + 1, WINDOW_S) if ROLLED_S % apart == 0 and apart * _SAMPLES <= step)
+    return max(fits, default=WINDOW_S)
+
+
+def gauge_windows(*, stage: str, begin: datetime, end: datetime, apart_s: int = WINDOW_S) -> QuerySet[GaugeWindow]:
+    """The gauges of a stage's units, or of so many seconds only one row of each."""
+    rows = GaugeWindow.objects.filter(stage=stage, start_at__gte=begin, start_at__lt=end)
+    if apart_s <= WINDOW_S:
+        return rows
+    return rows.filter(start_at__in=RawSQL(_INSTANTS, [ceil_to(begin, apart_s), end, apart_s]))  # the index is asked for each
 
 
 _ARMS = """

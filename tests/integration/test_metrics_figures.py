@@ -19,7 +19,7 @@ from metrics.domain.types import AlarmSpec, Metric, Route, SeriesDelta, SeriesKe
 from metrics.domain.views import FrameView, MetricsView
 from metrics.models import GaugeWindow, IngestedReport, Window
 from metrics.selectors import alarm_figures, frame_view, metrics_view
-from metrics.selectors.frames import sample_s
+from metrics.selectors.windows import sample_s
 from metrics.services import gauges_record, series_ingest
 from metrics.services.rollup import metrics_prune, windows_roll_up
 from metrics.tasks import roll_up
