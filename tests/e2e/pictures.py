@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 from pytest_django.live_server_helper import LiveServer
 
+from denvweb.oidc import OidcConfig
+from fleets.domain.allowance import Allowance
+from fleets.services import key_create
 from frontend.accounts.roles import grant_give
 from frontend.accounts.tokens import token_make
 from metrics.services import channel_create
@@ -21,6 +25,7 @@ from releases.services.freezes import freeze_window_create
 from tests.e2e.browser import Browser
 from tests.e2e.test_browser_pages import PAGES
 from tests.integration import page_samples as samples
+from tests.integration.fleets_world import World
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images" / "pages"
 _LOOKS = [(width, theme) for width in (1440, 390) for theme in ("light", "dark")]
@@ -47,11 +52,15 @@ def things(root: User) -> None:
     channel_create(kind="webhook", name="pager", address="https://hooks.example.com/denv", actor="oncall-a", via="ui")
     asked = FreezeRequest(zone="Europe/Berlin", reason="nobody is in", days=("sat", "sun"), start="00:00", end="23:59")
     freeze_window_create(asked=asked, actor="oncall-a", via="ui")
+    World(domains=1, nodes=1).route({})
+    for client, allowance in {"acme": Allowance(600, 1_000_000, 64), "search-team": Allowance()}.items():
+        key_create(stage="ds-flash/prod-us", client=client, allowance=allowance, actor="oncall-a", via="ui")
 
 
-def test_pictures(live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures(live_server: LiveServer, monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
     """All of them; says how large they are together."""
     samples.patch_all(monkeypatch.setattr)
+    settings.OIDC = OidcConfig("https://login.example.com", "denv", "", "Example", "openid", "groups", {}, (), False, 3600)
     browser, client = Browser(), Client(headers={"user-agent": "Mozilla/5.0 (X11; Linux x86_64) Firefox/128.0"})
     root = User.objects.create_superuser("oncall-a", password="a long password")
     things(root)
