@@ -21,13 +21,14 @@ class QueueFullError(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class _Waiter:
-    """One who waits, with the tokens that its prefill has to compute."""
+class Waiter:
+    """One who waits, with the tokens that its prefill has to compute; `placed` is called once, unless it withdraws before."""
 
     key: str
-    place: asyncio.Future[None]
     tokens: int
-    timer: asyncio.TimerHandle
+    placed: Callable[[QueueFullError | None], None]
+    timer: asyncio.TimerHandle | None = None
+    waits: bool = True
     overtaken: int = 0
 
 
@@ -43,9 +44,8 @@ class Gate:
         self._room = room
         self._limit = limit
         self._deadline_s = deadline_s
-        self._turns: OrderedDict[str, deque[_Waiter]] = OrderedDict()
-        self._waiters: dict[asyncio.Future[None], _Waiter] = {}
-        self._handed: asyncio.Future[None] | None = None  # a place that was given, and whose leg has not begun yet
+        self._turns: OrderedDict[str, deque[Waiter]] = OrderedDict()
+        self._admits = False  # in this turn of the loop or the next
         self.depth = 0
         self.inflight = 0
         self._turn_s = 0.05  # smoothed time between two legs that end, for Retry-After
@@ -58,52 +58,33 @@ class Gate:
         self.inflight += 1
         return True
 
-    def wait(self, key: str, tokens: int = 0) -> asyncio.Future[None]:
-        """Wait for a place: the future ends when it is there, or with QueueFullError. Raises it at once when too many wait.
+    def wait(self, key: str, tokens: int, placed: Callable[[QueueFullError | None], None]) -> Waiter:
+        """Wait for a place: `placed` is called with None when it is there, to begin the leg, or with why there is none.
 
-        Who got a place says `begun` once its leg is under way, or `withdraw`.
+        Raises QueueFullError at once when too many wait.
         """
         if self.depth >= self._limit:
             self._make_room(key)
-        loop = asyncio.get_running_loop()
-        place: asyncio.Future[None] = loop.create_future()
-        waiter = _Waiter(key, place, tokens, loop.call_later(self._deadline_s, self._expire, place))
+        waiter = Waiter(key, tokens, placed)
+        waiter.timer = asyncio.get_running_loop().call_later(self._deadline_s, self._expire, waiter)
         self._turns.setdefault(key, deque()).append(waiter)
-        self._waiters[place] = waiter
         self.depth += 1
-        return place
+        return waiter
 
     def _make_room(self, key: str) -> None:
         """Turn away the newest request of the client with most that wait, or QueueFullError when `key` has as many."""
         full = QueueFullError(f"{self.depth} requests wait for prefill already", self._retry_after_s())
-        most = max(self._turns.values(), key=len, default=deque[_Waiter]())
+        most = max(self._turns.values(), key=len, default=deque[Waiter]())
         if len(most) <= len(self._turns.get(key, ())) + 1:
             raise full
         newest = most[-1]
         self._drop(newest)
-        if not newest.place.done():
-            newest.place.set_exception(full)
+        newest.placed(full)
 
-    def withdraw(self, place: asyncio.Future[None]) -> None:
-        """Nobody waits there any more: free its turn, or give back the place that it was given in the same instant."""
-        if place.done() and not place.cancelled() and place.exception() is None:
-            self._handed = None
-            self.leave()
-        elif not place.done():
-            self._drop(self._waiters[place])
-            place.cancel()
-
-    async def enter(self, key: str) -> None:
-        """Wait for a place. Raises QueueFullError; a cancelled wait takes no place."""
-        if self.try_enter():
-            return
-        place = self.wait(key)
-        try:
-            await asyncio.shield(place)
-        except asyncio.CancelledError:
-            self.withdraw(place)
-            raise
-        self.begun()
+    def withdraw(self, waiter: Waiter) -> None:
+        """Nobody waits there any more."""
+        if waiter.waits:
+            self._drop(waiter)
 
     def leave(self) -> None:
         """A leg ended: its place goes to the next client in the circle."""
@@ -112,20 +93,22 @@ class Gate:
             self._turn_s += 0.1 * (min(10.0, now_s - self._last_end_s) - self._turn_s)
         self._last_end_s = now_s
         self.inflight -= 1
-        if self.depth:
-            self.admit()
-
-    def begun(self) -> None:
-        """The leg whose place was handed out is under way, or given up."""
-        self._handed = None
         self.admit()
 
     def admit(self) -> None:
-        """Hand out a place if one is free; to be called too when there may be more room than before.
+        """Hand out places that are free, in the next turn of the loop; to be called too when there may be more room than before.
 
-        One at a time: what a leg brings to compute counts only from its beginning.
+        In a turn of its own, because legs begin in it: not in the middle of what ended another, and all of them in one,
+        so that their messages leave in one go.
         """
-        while self.depth and self._handed is None and self._room(self.inflight):
+        if self.depth and not self._admits:
+            self._admits = True
+            asyncio.get_running_loop().call_soon(self._admit)
+
+    def _admit(self) -> None:
+        """One after the other: what a leg brings to compute counts from its beginning, and may be too much for one more."""
+        self._admits = False
+        while self.depth and self._room(self.inflight):
             key, line = next(iter(self._turns.items()))
             index = next_in_line([waiter.tokens for waiter in line], line[0].overtaken)
             waiter = line[index]
@@ -133,20 +116,18 @@ class Gate:
                 line[0].overtaken += 1
             self._turns.move_to_end(key)
             self._drop(waiter)
-            if not waiter.place.done():
-                self.inflight += 1
-                self._handed = waiter.place
-                waiter.place.set_result(None)
+            self.inflight += 1
+            waiter.placed(None)
 
-    def _expire(self, place: asyncio.Future[None]) -> None:
-        self._drop(self._waiters[place])
-        if not place.done():
-            place.set_exception(QueueFullError(f"waited {self._deadline_s:g} s for prefill", self._retry_after_s()))
+    def _expire(self, waiter: Waiter) -> None:
+        self._drop(waiter)
+        waiter.placed(QueueFullError(f"waited {self._deadline_s:g} s for prefill", self._retry_after_s()))
 
-    def _drop(self, waiter: _Waiter) -> None:
+    def _drop(self, waiter: Waiter) -> None:
         """It waits no longer, for whatever reason."""
-        del self._waiters[waiter.place]
-        waiter.timer.cancel()
+        waiter.waits = False
+        if waiter.timer is not None:
+            waiter.timer.cancel()
         line = self._turns[waiter.key]
         line.remove(waiter)
         self.depth -= 1

@@ -8,7 +8,6 @@ in flight. There is no task: each step is called from the read, or the deadline,
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from denvweb.core.errors import InvalidError
 from fleets.domain.routing import Decision, Reason
 from fleets.router import openai
-from fleets.router.admission import QueueFullError
+from fleets.router.admission import QueueFullError, Waiter
 from fleets.router.client import Client
 from fleets.router.handover import Opening
 from fleets.router.heads import AnswerHead, RequestHead
@@ -40,13 +39,13 @@ _KV_LOST = Decision(False, Reason.KV_LOST_LOCAL)
 class Job(Paired):
     """One request on its way; it takes the answer of its own decode leg."""
 
-    __slots__ = ("_engine_id", "_gate_place", "_prefill")
+    __slots__ = ("_engine_id", "_prefill", "_waiter")
 
     def __init__(self, services: Services, head: RequestHead, client: Client, ask: Ask, request_id: bytes, start_s: float) -> None:
         Paired.__init__(self, services, head, client, ask, request_id, start_s)
         self._engine_id = ""
         self._prefill: PrefillLeg | None = None
-        self._gate_place: asyncio.Future[None] | None = None
+        self._waiter: Waiter | None = None
 
     # -- the way --
 
@@ -86,28 +85,17 @@ class Job(Paired):
             return
         try:
             name = self.client_name or (self.head.header(b"authorization") or self.client.peer.encode()).decode("latin-1")
-            place = gate.wait(name, self._services.stage.prefill_size(choice, self))
+            self._waiter = gate.wait(name, self._services.stage.prefill_size(choice, self), self._placed)
         except QueueFullError as full:
             self._queue_full(full)
-            return
-        self._gate_place = place
-        place.add_done_callback(self._placed)
 
-    def _placed(self, place: asyncio.Future[None]) -> None:
+    def _placed(self, full: QueueFullError | None) -> None:
         """The queue has spoken."""
-        if self._gate_place is not place:
-            return
-        self._gate_place = None
-        full = place.exception()
-        if isinstance(full, QueueFullError):
+        self._waiter = None
+        if full is not None:
             self._queue_full(full)
-            return
-        gate = self._choice.unit.gate if self._choice is not None else None
-        try:
+        else:
             self.attempt(self._next_prefill)
-        finally:
-            if gate is not None:
-                gate.begun()
 
     # -- prefill --
 
@@ -395,9 +383,9 @@ class Job(Paired):
         choice = self._choice
         if choice is None:
             return
-        if self._gate_place is not None:
-            place, self._gate_place = self._gate_place, None
-            choice.unit.gate.withdraw(place)
+        if self._waiter is not None:
+            waiter, self._waiter = self._waiter, None
+            choice.unit.gate.withdraw(waiter)
         elif self._prefill is not None:
             leg, self._prefill = self._prefill, None
             leg.hang_up()

@@ -63,13 +63,22 @@ def test_blocks_bytes() -> None:
     assert Blocks((), 0).bytes_of(18) == 16 * 256 + 2 * 1024
 
 
+async def enter(gate: Gate, key: str) -> None:
+    """As a task that waits for its place."""
+    if gate.try_enter():
+        return
+    place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    gate.wait(key, 0, lambda full: place.set_exception(full) if full else place.set_result(None))
+    await place
+
+
 async def test_gate_is_fair_between_keys() -> None:
     gate = Gate(lambda inflight: inflight < 1, limit=100, deadline_s=5)
-    await gate.enter("first")
+    await enter(gate, "first")
     order: list[str] = []
 
     async def wait(key: str) -> None:
-        await gate.enter(key)
+        await enter(gate, key)
         order.append(key)
         gate.leave()
 
@@ -86,40 +95,41 @@ async def test_gate_lets_shorter_prompts_first_but_nobody_waits_for_ever() -> No
     gate = Gate(lambda inflight: inflight < 1, limit=100, deadline_s=5)
     assert gate.try_enter()
     order: list[int] = []
-    places = {tokens: gate.wait("key", tokens) for tokens in (9000, 300, 200, 400, 500, 600)}
-    for _ in places:
+    sizes = (9000, 300, 200, 400, 500, 600)
+    for tokens in sizes:
+        gate.wait("key", tokens, lambda full, tokens=tokens: order.append(tokens))  # type: ignore[misc]  # a default binds it
+    for _ in sizes:
         gate.leave()
-        (tokens,) = [tokens for tokens, place in places.items() if place.done() and tokens not in order]
-        order.append(tokens)
-        gate.begun()
+        await asyncio.sleep(0)
     assert order == [200, 300, 400, 9000, 500, 600]  # three overtake the one who came first
 
 
-async def test_gate_hands_out_one_place_at_a_time() -> None:
-    """How much a leg brings to compute is seen once it has begun: two places handed out at once could both be one too many."""
-    gate, tokens = Gate(lambda _: sum(begun) < 8000, limit=100, deadline_s=5), 6000
+async def test_gate_sees_what_a_leg_brings_before_the_next_begins() -> None:
+    """Two legs that begin in the same turn of the loop could both be one too many."""
     begun = [8000]
-    first, second, third = (gate.wait("key", tokens) for _ in range(3))
+    gate = Gate(lambda _: sum(begun) < 8000, limit=100, deadline_s=5)
+    waiters = [gate.wait("key", 6000, lambda _: begun.append(6000)) for _ in range(4)]
     begun.clear()
     gate.admit()
-    assert (first.done(), second.done()) == (True, False)
-    begun.append(tokens)
-    gate.begun()
-    assert second.done() and not third.done()
-    gate.withdraw(second)  # its client left in the same instant
-    assert third.done()
-    begun.append(tokens)
-    gate.begun()
+    gate.withdraw(waiters[0])  # its client left in the same instant
+    await asyncio.sleep(0)
+    assert begun == [6000, 6000] and [waiter.waits for waiter in waiters] == [False, False, False, True]
+    gate.leave()  # and there is no more room for that
+    await asyncio.sleep(0)
+    assert (gate.depth, gate.inflight) == (1, 1)
+    begun.clear()
+    gate.admit()
+    await asyncio.sleep(0)
     assert (gate.depth, gate.inflight) == (0, 2)
 
 
 async def test_gate_refuses_when_full_and_after_the_deadline() -> None:
     gate = Gate(lambda inflight: inflight < 1, limit=1, deadline_s=0.02)
-    await gate.enter("a")
-    late = asyncio.ensure_future(gate.enter("b"))
+    await enter(gate, "a")
+    late = asyncio.ensure_future(enter(gate, "b"))
     await asyncio.sleep(0)
     with pytest.raises(QueueFullError) as full:
-        await gate.enter("c")
+        await enter(gate, "c")
     assert full.value.retry_after_s >= 1
     with pytest.raises(QueueFullError):
         await late
@@ -128,16 +138,16 @@ async def test_gate_refuses_when_full_and_after_the_deadline() -> None:
 
 async def test_gate_loses_no_place_to_a_client_that_left() -> None:
     gate = Gate(lambda inflight: inflight < 1, limit=10, deadline_s=5)
-    await gate.enter("a")
-    waits = [asyncio.ensure_future(gate.enter(key)) for key in "bcd"]
-    await asyncio.sleep(0)
-    waits[0].cancel()
-    await asyncio.gather(waits[0], return_exceptions=True)
+    assert gate.try_enter()
+    placed: list[str] = []
+    b, c, _ = (gate.wait(key, 0, lambda full, key=key: placed.append(key)) for key in "bcd")  # type: ignore[misc]  # a default binds it
+    gate.withdraw(b)
     assert gate.depth == 2
     gate.leave()
-    waits[1].cancel()  # it has its place already, but not run yet
-    await asyncio.gather(waits[1], return_exceptions=True)
-    await waits[2]
+    gate.withdraw(c)  # in the same turn of the loop, before the place is handed out
+    gate.withdraw(c)
+    await asyncio.sleep(0)
+    assert placed == ["d"] and (gate.depth, gate.inflight) == (0, 1)
     gate.leave()
     assert (gate.depth, gate.inflight) == (0, 0)
 
