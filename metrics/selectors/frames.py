@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 
-from django.db.models import BigIntegerField, TextField
+from django.db.models import BigIntegerField, QuerySet, TextField
 from django.db.models.functions import Cast, Extract
 
 from denvweb.core import wire
@@ -32,17 +33,19 @@ from metrics.domain.figures import (
 from metrics.domain.split import Split, Tail
 from metrics.domain.views import FrameView, LineView
 from metrics.domain.window import Figures, unpack_into, unpack_sums_into
-from metrics.models import ROLLED_S, WINDOW_S
+from metrics.models import ROLLED_S, WINDOW_S, Window
 from metrics.selectors.figures import check_grouping, gauge_values
 from metrics.selectors.windows import fine_windows, floor_to, gauge_windows, sample_s, users_windows
 
 MAX_POINTS = 2000
+_WINDOWS_AT_ONCE = 600
+_counts_of, _texts_of = wire.decoder(dict[str, int]), wire.decoder(dict[str, str])
 _START_S = Cast(Extract("start_at", "epoch"), BigIntegerField())  # a number comes out of the driver ten times as fast as a moment
 _SETTLE = timedelta(seconds=2)  # a step's last report comes a second after the step; drawn sooner, each line would dip at its end
 
 _SILENT = Figures()  # of a step without a request
 
-Cells = dict[str, dict[int, Figures]]  # by group, then by step
+Cells = defaultdict[str, defaultdict[int, Figures]]  # by group, then by step
 
 
 def frame_view(*, stage: str, names: Sequence[str], span_s: float, step_s: float, by: str = "release", now: datetime) -> FrameView:
@@ -132,35 +135,67 @@ def _is_counted(name: str) -> bool:
     return metric_of(name) is None and not is_tail(name) and not name.startswith("gauge.")
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What the lines of one grouping are made of."""
+
+    counts: bool
+    metrics: Mapping[str, bool]  # and whether for more than their means
+    split: bool
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> _Wanted:
+        """That of these lines."""
+        return cls(any(map(_is_counted, names)), _metrics(names), any(map(is_tail, names)))
+
+
 def _read(stage: str, names: Mapping[str, Sequence[str]], begin: datetime, end: datetime, step: int) -> _Read:
-    """One pass over the windows, with only the histograms that the lines need."""
-    wanted = {by: (any(map(_is_counted, group)), _metrics(group), any(map(is_tail, group))) for by, group in names.items()}
-    timed, counted, parted = (any(each[place] for each in wanted.values()) for place in (1, 0, 2))
-    found = _Read({by: defaultdict(lambda: defaultdict(Figures)) for by in names}, {by: defaultdict(set) for by in names})
-    rows = (users_windows if step % ROLLED_S == 0 else fine_windows)(stage=stage, begin=begin, end=end).values_list(
-        _START_S,
-        "unit",
-        "prefill_release",
-        "decode_release",
-        "route",
+    """One pass over the windows, with only what the lines need."""
+    wanted = {by: _Wanted.of(group) for by, group in names.items()}
+    timed, counted, parted = (any(map(bool, each)) for each in zip(*((w.metrics, w.counts, w.split) for w in wanted.values()), strict=True))
+    columns: tuple[str | Cast, ...] = (
+        *(_START_S, "unit", "prefill_release", "decode_release", "route"),
         *([Cast("counters", TextField())] if counted else []),
         *(["split"] if parted else []),
         *([Cast("histograms", TextField())] if timed else []),  # whole: asked for one by one, each is unpacked from all of them again
     )
+    found = _Read({by: defaultdict(lambda: defaultdict(Figures)) for by in names}, {by: defaultdict(set) for by in names})
+    sinks = cache(lambda *series: _sinks(found, wanted, *series))  # of a series: the same for each of its rows
     begin_s = int(begin.timestamp())
-    for start_s, unit, prefill, decode, route, *rest in rows.iterator(chunk_size=5000):
-        counters = with_route(wire.decode(rest.pop(0), dict[str, int]), route) if counted else {}
-        split = rest.pop(0) if parted else ""
-        texts = wire.decode(rest.pop(0), dict[str, str]) if timed else {}
-        index = (start_s - begin_s) // step
-        for by, (counts, of, parts) in wanted.items():
-            group = group_of(by, unit=unit, prefill_release=prefill, decode_release=decode)
-            found.groups_by_unit[by][unit].add(group)
-            cell = found.cells[by][group][index]
-            _add(cell, counters if counts else {}, texts, of)
-            if parts:
-                cell.split.merge_text(split)
+    for rows in _pieces(stage, begin, end, step):
+        for start_s, unit, prefill, decode, route, *rest in rows.values_list(*columns):
+            counters = with_route(_counts_of(rest.pop(0)), route) if counted else {}
+            split = rest.pop(0) if parted else ""
+            texts = _texts_of(rest.pop(0)) if timed else {}
+            index = (start_s - begin_s) // step
+            for cells, want in sinks(unit, prefill, decode):
+                cell = cells[index]
+                _add(cell, counters if want.counts else {}, texts, want.metrics)
+                if want.split:
+                    cell.split.merge_text(split)
     return found
+
+
+def _pieces(stage: str, begin: datetime, end: datetime, step: int) -> Iterator[QuerySet[Window]]:
+    """The span's rows, so many windows at once as may be in memory: a cursor in the database would copy them all first."""
+    windows, seconds = (users_windows, ROLLED_S) if step % ROLLED_S == 0 else (fine_windows, WINDOW_S)
+    for at_s in range(0, int((end - begin).total_seconds()), seconds * _WINDOWS_AT_ONCE):
+        at = begin + timedelta(seconds=at_s)
+        yield windows(stage=stage, begin=at, end=min(end, at + timedelta(seconds=seconds * _WINDOWS_AT_ONCE)))
+
+
+def _sinks(
+    found: _Read, wanted: Mapping[str, _Wanted], unit: str, prefill: str, decode: str
+) -> list[tuple[defaultdict[int, Figures], _Wanted]]:
+    """Where the rows of one series go, by step, and what of them."""
+    sinks = []
+    for by, want in wanted.items():
+        group = group_of(by, unit=unit, prefill_release=prefill, decode_release=decode)
+        found.groups_by_unit[by][unit].add(group)
+        cells = found.cells[by][group]
+        if want.counts or want.metrics or want.split:
+            sinks.append((cells, want))
+    return sinks
 
 
 def _add(figures: Figures, counters: Mapping[str, int], texts: Mapping[str, str], metrics: Mapping[str, bool]) -> None:
@@ -188,7 +223,7 @@ def _gauges(
     samples: dict[str, dict[tuple[str, str, int, int], list[float]]] = {by: defaultdict(list) for by in names}
     rows = gauge_windows(stage=stage, begin=begin, end=end, apart_s=sample_s(step))
     begin_s, only = int(begin.timestamp()), set().union(*wanted.values())
-    for start_s, unit, kept in rows.values_list(_START_S, "unit", Cast("values", TextField())).iterator(chunk_size=5000):
+    for start_s, unit, kept in rows.values_list(_START_S, "unit", Cast("values", TextField())):
         index = (start_s - begin_s) // step
         for name, value in gauge_values(wire.decode(kept, dict[str, float]), only).items():
             for by in (by for by in names if name in wanted[by]):

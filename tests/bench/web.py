@@ -30,8 +30,6 @@ PAGES = {
     "charts, 1 h": f"{STAGE}/charts?range=1h",
     "charts, 6 h": f"{STAGE}/charts?range=6h",
     "charts, 24 h": f"{STAGE}/charts?range=24h",
-    "rollout": "",  # filled in when its number is known
-    "way back": "",
     "fleets": "/fleets",
     "releases": "/releases",
     "release": "/releases/ds-flash/3",
@@ -113,14 +111,6 @@ def worker() -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-def rollout_name() -> None:
-    """Put the seen stage's rollout into the pages."""
-    from releases.selectors.rollouts import rollouts_view
-
-    rollout = rollouts_view(stage=SEEN, limit=1)[0].id
-    PAGES["rollout"], PAGES["way back"] = f"/rollouts/{rollout}", f"{STAGE}/way-back?rollout={rollout}"
 
 
 def session() -> str:
@@ -222,7 +212,6 @@ def main() -> None:
     if not seeded():
         seed()
     print(f"seeded in {time.perf_counter() - began:.0f} s", flush=True)
-    rollout_name()
     counted = queries()
     with worker(), web() as base:
         took = times_ms(base, int(os.environ.get("ROUNDS", "20")))
