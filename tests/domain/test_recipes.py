@@ -22,6 +22,7 @@ NAMES = (
     "llama-3.1-70b/vllm@1",
     "qwen3-235b/sglang@1",
     "qwen3-235b/vllm@1",
+    "tiny/vllm-cpu-push@1",
     "tiny/vllm-cpu@1",
 )
 

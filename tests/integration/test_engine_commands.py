@@ -23,6 +23,7 @@ from releases.domain.units import engine_spec
 AGREED = Path(__file__).parent / "engine_commands.json"
 # (role, GPUs of the replica, GPUs of a node): what fits one node, and what spans several.
 SHAPES = {
+    "tiny/vllm-cpu-push@1": ((Role.PREFILL, 1, 4), (Role.DECODE, 1, 4)),
     "tiny/vllm-cpu@1": ((Role.PREFILL, 1, 4), (Role.DECODE, 1, 4), (Role.AGGREGATED, 1, 4)),
     "llama-3.1-70b/vllm@1": ((Role.PREFILL, 2, 8), (Role.DECODE, 4, 8), (Role.AGGREGATED, 4, 8), (Role.DECODE, 8, 4)),
     "qwen3-235b/vllm@1": ((Role.PREFILL, 4, 8), (Role.DECODE, 8, 8), (Role.DECODE, 16, 8)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import pytest
 
 from fleets.domain.protocol import RouteUnit
 from fleets.domain.types import Role
+from fleets.router.openai import parse
+from fleets.router.wires import WIRES
 from tests.integration.fake_engine import WORDS
 from tests.integration.pushing_engine import PushingEngine, name_of, pushing
 from tests.integration.router_bench import chat, message, pd_unit, router, table
@@ -188,3 +190,20 @@ async def test_a_short_prompt_and_several_samples_stay_with_decode(tmp_path: Pat
         assert (await bench.ask(chat("hi"))).status == 200
         assert (await bench.ask(chat(LONG, n=2))).status == 200
         assert p.posts == [] and [leg.kv for leg in d.posts] == [{}, {}]
+
+
+def test_decode_is_told_a_bootstrap_address_that_it_can_read() -> None:
+    """Also where hosts have addresses with colons; and two tries never have a name in common."""
+
+    @dataclass
+    class Prefill:
+        address: tuple[str, int]
+        engine_id: str = "e-1"
+        tensor_parallel: int = 0
+
+    ask = parse("/v1/completions", b'{"model":"m","prompt":"x"}')
+    for host, told in (("10.0.0.1", "http://10.0.0.1:8001"), ("fd00::1", "http://[fd00::1]:8001")):
+        meeting = WIRES[MOONCAKE].meeting(ask, Prefill((host, 8000)), "n-1")
+        assert meeting is not None and meeting["kv_transfer_params"]["remote_bootstrap_addr"] == told
+        assert meeting["kv_transfer_params"]["transfer_id"] == "xfer-n-1"
+    assert WIRES[PUSH].meeting(ask, Prefill(("10.0.0.1", 8000)), "n-1") is None  # its identity is not known

@@ -28,7 +28,7 @@ from tests.vllm.client import ask, said
 
 FLEET = "lab"
 NODE = "lab-1"
-PLACES = 6  # as many engines as the node takes at once
+PLACES = 8  # as many engines as the node takes at once
 START_S = 420.0  # of a stage, on a machine that does other things too
 LEASE_S = 8.0  # how long prefill keeps KV that nobody fetches; the recipe has 30 s
 # The stages that tests share: topology, and options of the engines.
@@ -36,11 +36,14 @@ _APART = (
     "{ mode: disaggregated, prefill: { gpus: 1, replicas: 1 }, decode: { gpus: 1, replicas: 1 }, "
     "conditional: { local-prefill-below: 1, prefill-queue-above: 64 } }"
 )
-WHOLE, TINY = "tiny-whole", "tiny"
+_SHORT_LEASE = f"{{ prefill: {{ kv-lease-s: {LEASE_S:g} }}, decode: {{ kv-lease-s: {LEASE_S:g} }} }}"
+WHOLE, TINY, PUSH = "tiny-whole", "tiny", "tiny-push"
 STAGES = {
     WHOLE: ("{ mode: aggregated, gpus: 1, replicas: 1 }", ""),
-    TINY: (_APART, f"{{ prefill: {{ kv-lease-s: {LEASE_S:g} }}, decode: {{ kv-lease-s: {LEASE_S:g} }} }}"),
+    TINY: (_APART, _SHORT_LEASE),
+    PUSH: (_APART, _SHORT_LEASE),
 }
+_RECIPES = {PUSH: "tiny/vllm-cpu-push@1"}  # of the others tiny/vllm-cpu@1
 # What the engines inherit from their agent: everything on loopback, nothing from the network.
 QUIET = {
     "HF_HUB_OFFLINE": "1",
@@ -193,7 +196,7 @@ class Lab:
         engine = engine or usual
         rollout = policy or "{ canary: 50%, steps: [100%], hold: 1s, bake: 1s, min-requests: 1, max-wait: 30s }"
         text = (
-            f"release:\n  model: {model}\n  weights: {self.tools.weights}\n  recipe: tiny/vllm-cpu@1\n"
+            f"release:\n  model: {model}\n  weights: {self.tools.weights}\n  recipe: {_RECIPES.get(model, 'tiny/vllm-cpu@1')}\n"
             f"  topology: {topology}\n{f'  engine: {engine}{chr(10)}' if engine else ''}"
             f"{f'  kv-cache: {kv_cache}{chr(10)}' if kv_cache else ''}"
             f"stages:\n  lab:\n    fleets: [{FLEET}]\n    replicas: 1\n"
