@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from releases.domain.views import RolloutView, StageHead, StageView
+
+_SHORT = timedelta(minutes=5)
 
 StageLook = StageView | StageHead  # a stage on its own page, or as one of hundreds
 
@@ -167,3 +169,10 @@ def when(at: datetime, now: datetime) -> str:
     """`09:24` today, `27 Nov 18:40` before."""
     at = at.astimezone(UTC)
     return at.strftime("%H:%M") if at.date() == now.astimezone(UTC).date() else at.strftime("%-d %b %H:%M")
+
+
+def span(since: datetime, until: datetime, now: datetime) -> str:
+    """`09:24 to 09:37`; what is short to the second."""
+    if until - since >= _SHORT:
+        return f"{when(since, now)} to {when(until, now)}"
+    return f"{when(since, now)}:{since.astimezone(UTC):%S} to {until.astimezone(UTC):%H:%M:%S}"

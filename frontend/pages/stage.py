@@ -68,8 +68,8 @@ def steps(rollout: RolloutView, now: datetime) -> tuple[Step, ...]:
 def _step(step: PlanStepView, now: datetime) -> Step:
     css = {"done": "done", "now": "now", "stopped": "now"}.get(step.state, "todo")
     when = "" if step.started_at is None else words.when(step.started_at, now)
-    if step.ended_at is not None and css == "done":
-        when = f"{when} to {words.when(step.ended_at, now)}"
+    if css == "done" and step.started_at is not None and step.ended_at is not None:
+        when = words.span(step.started_at, step.ended_at, now)
     passed_s = total_s = None
     hold = ""
     if step.state == "now" and step.started_at and step.ends_at and step.ends_at > step.started_at:

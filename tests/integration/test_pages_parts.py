@@ -133,6 +133,14 @@ def test_words_of_quantities() -> None:
     assert [words.share(x) for x in (0.1, 0.025, 1)] == ["10%", "2.5%", "100%"]
 
 
+def test_a_span_says_seconds_where_minutes_would_not_tell_its_ends_apart() -> None:
+    now = datetime(2026, 1, 2, 9, 40, tzinfo=UTC)
+    at = datetime(2026, 1, 2, 9, 24, 5, tzinfo=UTC)
+    assert words.span(at, at + timedelta(minutes=13), now) == "09:24 to 09:37"
+    assert words.span(at, at + timedelta(seconds=9), now) == "09:24:05 to 09:24:14"
+    assert words.span(at - timedelta(days=1), at - timedelta(days=1, seconds=-9), now) == "1 Jan 09:24:05 to 09:24:14"
+
+
 def test_the_verdict_is_about_people_first() -> None:
     stages, fleets = samples.stages(), samples.fleets()
     needs, moves = attention.needs_person(stages, fleets), attention.moving(stages)
