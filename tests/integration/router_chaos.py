@@ -244,7 +244,7 @@ async def run(seconds: float, *, clients: int, seed: int, folder: Path, big: boo
             left.places = sum(unit.gate.inflight for unit in app.stage.units.values())
             left.running = [replica.running for replica in app.stage.replicas.values()]
             left.legs, left.unforeseen = len(app.pool.busy), sum(app.failures.values())
-            left.counters, left.clients = Counter(bench.counters()), chaos.clients
+            left.counters, left.clients = _counted(bench), chaos.clients
             left.kv = len(p1.held)
             names = ("retried.connect", "retried.cut", "errors.connect", "errors.no-unit", "errors.timeout", "cancelled", "prefill.failed")
             left.kv_lost = sum(left.counters[name] for name in names)
@@ -255,6 +255,15 @@ async def run(seconds: float, *, clients: int, seed: int, folder: Path, big: boo
             left.objects = len(gc.get_objects()) - before_objects
     left.descriptors = await _descriptors_over(before_fds)
     return left
+
+
+def _counted(bench: Bench) -> Counter[str]:
+    """All that the router ever counted; some of it has left with reports."""
+    bench.deltas()
+    counted: Counter[str] = Counter()
+    for series in bench.app.telemetry.all():
+        counted.update(series.total_counters)
+    return counted
 
 
 async def _quiet(bench: Bench) -> None:
