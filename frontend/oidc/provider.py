@@ -51,7 +51,7 @@ def provider_of(config: OidcConfig) -> Provider:
     try:
         provider = wire.from_plain(found, Provider)
     except InvalidError as error:
-        raise ProviderError(f"{config.name} does not describe itself as a provider: {error.detail}") from error
+        raise ProviderError(f"{config.name} does not describe itself as a provider: {error.detail}.") from error
     if provider.issuer != config.issuer:
         raise ProviderError(f"The provider calls itself {provider.issuer[:200]}; set DENV_OIDC_ISSUER to exactly that.")
     endpoints = (
@@ -93,7 +93,7 @@ def _read_keys(found: dict[str, Any]) -> tuple[PyJWK, ...]:
     try:
         keys = PyJWKSet.from_dict(found).keys
     except (PyJWTError, AttributeError, TypeError) as error:
-        raise ProviderError(f"The provider's keys cannot be read: {error}") from error
+        raise ProviderError(f"The provider's keys cannot be read: {error}.") from error
     return tuple(key for key in keys if key.public_key_use in (None, "sig") and key.key_type != "oct")  # a published secret proves nothing
 
 
@@ -119,7 +119,7 @@ def tokens_for(config: OidcConfig, provider: Provider, *, code: str, verifier: s
         answer = httpx.post(provider.token_endpoint, data=form, auth=auth, headers=_HEADERS, timeout=TIMEOUT_S, verify=_tls())
         found = answer.json()
     except (httpx.HTTPError, ValueError) as error:
-        raise ProviderError(f"{config.name} did not answer: {type(error).__name__}") from error
+        raise ProviderError(f"{config.name} did not answer: {type(error).__name__}.") from error
     problem = found.get("error") if isinstance(found, dict) else "no JSON object"
     if problem == "invalid_client" or answer.status_code == 401:
         raise ProviderError(f"{config.name} does not know denv: its client id or secret is wrong.")
@@ -153,7 +153,7 @@ def _get(config: OidcConfig, url: str, headers: Mapping[str, str] | None = None)
         answer.raise_for_status()
         found = answer.json()
     except (httpx.HTTPError, ValueError) as error:
-        raise ProviderError(f"{config.name} did not answer: {_words(error)}") from error
+        raise ProviderError(f"{config.name} did not answer: {_words(error)}.") from error
     if not isinstance(found, dict):
         raise ProviderError(f"{config.name} answered with no JSON object.")
     return found

@@ -1,4 +1,4 @@
-"""An OpenID Connect provider of one organisation, over real HTTP: `python -m tests.integration.oidc_fake --port 9000`.
+"""An OpenID Connect provider of one organisation, over real HTTP: `python tests/integration/oidc_fake.py --port 9000`.
 
 It keeps to the code flow: codes are good once, for one client, one redirect_uri and one PKCE verifier; ID tokens are signed with a
 key of its own. Whoever comes to /authorize is `person`, who has signed in already.
@@ -174,6 +174,7 @@ def main() -> None:
     options = parser.parse_args()
     with provider_running(options.port) as here:
         here.person["groups"] = options.groups.split(",")
+        here.kid = secrets.token_hex(8)  # the key is another one at each start
         print(f"DENV_OIDC_ISSUER={here.url} DENV_OIDC_CLIENT_ID={CLIENT} DENV_OIDC_CLIENT_SECRET='{SECRET}'", flush=True)
         threading.Event().wait()
 

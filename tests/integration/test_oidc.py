@@ -436,7 +436,7 @@ def test_a_description_that_does_not_fit_is_not_followed(provider: Provider, cli
 def test_a_provider_that_nobody_listens_at(provider: Provider, client: Client, settings: Any) -> None:
     settings.OIDC = replace(settings.OIDC, issuer="http://127.0.0.1:9")
     response = client.get("/oidc/start")
-    assert response.status_code == 503 and b"Example did not answer: ConnectError" in response.content
+    assert response.status_code == 503 and b"Example did not answer: ConnectError. Try again" in response.content
 
 
 def test_a_wrong_client_secret_is_said_to_be_ours(provider: Provider, client: Client, settings: Any) -> None:
