@@ -108,7 +108,7 @@ def metrics_text(view: MetricsView, stage: StageView) -> str:
     titles = []
     for group in view.groups:
         share = f" ({stage.releases[group.group]:.0%})" if group.group in stage.releases else ""
-        titles.append(f"release {group.group.partition('@')[2] or group.group}{share}")
+        titles.append(f"release {'+'.join(part.partition('@')[2] or part for part in group.group.split('+'))}{share}")
     rows = [["", *titles, "alarm"]]
     rows += [[name, *(cell(group) for group in view.groups), _alarm_cell(stage.alarms, metrics)] for name, metrics, cell in _ROWS]
     return "\n".join(["   ".join(head), "", table(rows), *(["", *advice] if (advice := _advice(stage.alarms)) else [])])
