@@ -126,7 +126,7 @@ async def engines(protocol: str, folder: Path) -> AsyncIterator[list[Engine]]:
     made: list[Engine] = []
     async with AsyncExitStack() as stack:
         for role in ROLES:
-            port = free_base()  # those before are up, so theirs are taken
+            port = next(base for base in iter(free_base, None) if all(abs(base - other.port) >= 3 for other in made))
             config = {
                 "port": port, "role": role.value, "model": MODEL, "replica": f"r-{port}", "engine_id": f"e-{port}", "gpu_kind": GPU,
                 "gpus": GPUS, "tensor_parallel": GPUS, "shape": asdict(SHAPE), "protocol": protocol, "max_sequences": 256,
@@ -134,8 +134,8 @@ async def engines(protocol: str, folder: Path) -> AsyncIterator[list[Engine]]:
             }  # fmt: skip
             command = [sys.executable, "-m", "fleets.engines.sim", "--config", msgspec.json.encode(config).decode()]
             await stack.enter_async_context(process(command, folder / f"engine-{port}.log"))
-            await until_healthy(port)
             made.append(Engine(role, port))
+        await asyncio.gather(*(until_healthy(engine.port) for engine in made))
         yield made
 
 
