@@ -105,7 +105,7 @@ bench-router: setup-test  ## the router beside vllm-router, sglang-router and sm
 	@$(BIN)/python -m tests.bench.router
 
 bench-goodput: setup-test  ## requests within TTFT and ITL limits through the router and its peers, on simulated engines and a recorded trace
-	$(BIN)/python -m tests.bench.goodput $(if $(LOADS),--loads $(LOADS)) --rows build/goodput.jsonl --picture build/goodput.svg
+	$(BIN)/python -m tests.bench.goodput $(if $(LOADS),--loads $(LOADS)) $(if $(CAPACITY),--capacity $(CAPACITY)) --rows build/goodput.jsonl --picture build/goodput.svg
 
 chaos-router: setup-test  ## ten minutes of clients and engines that misbehave; then nothing may be left
 	$(BIN)/python -m tests.integration.router_chaos --seconds $(if $(SECONDS),$(SECONDS),600)

@@ -39,7 +39,7 @@ TRACE = ROOT / "denvweb" / "local" / "data" / "mooncake_conversation.jsonl"
 LOADS = (0.5, 0.7, 0.9, 1.0, 1.1, 1.3)
 TTFT_LIMIT_S, ITL_LIMIT_S = 4.0, 0.05
 LONGEST_TOKENS, ANSWER_TOKENS = 32_768, 512  # longer prompts keep a core busy for longer than a step takes; longer answers are cut
-WINDOW_S, TAIL_S = 50.0, 45.0  # requests begin in the window; what is not over at the end of the tail has missed its limits
+WINDOW_S, TAIL_S = 65.0, 45.0  # requests begin in the window; what is not over at the end of the tail has missed its limits
 CLOSED_CLIENTS, CLOSED_S, CLOSED_WARM_S = 48, 40.0, 12.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
@@ -21,6 +22,12 @@ class Line:
     main: bool = False
 
 
+def round_step(wanted: float) -> float:
+    """1, 2 or 5 times a power of ten: the largest that is not over `wanted`."""
+    power = 10.0 ** math.floor(math.log10(wanted))
+    return max(factor * power for factor in (1, 2, 5) if factor * power <= wanted * (1 + 1e-9))
+
+
 def plot(lines: Sequence[Line], *, x: str, y: str) -> str:
     """The chart, from 0 upwards on the vertical axis."""
     xs = sorted({at for line in lines for at, _ in line.points})
@@ -35,11 +42,11 @@ def plot(lines: Sequence[Line], *, x: str, y: str) -> str:
         f"<title>{escape(y)} over {escape(x)}</title>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
     ]
-    for step in range(5):
-        value = top / 1.08 * step / 4
+    step = round_step(top / 4)
+    for value in (count * step for count in range(int(top / step) + 1)):
         left, height = place(low, value)
         parts.append(f'<path d="M{left:.0f} {height:.1f}H{WIDTH - RIGHT}" stroke="#d4d4d8"/>')
-        parts.append(f'<text x="{left - 8:.0f}" y="{height + 4:.1f}" text-anchor="end" fill="#3f3f46">{value:.1f}</text>')
+        parts.append(f'<text x="{left - 8:.0f}" y="{height + 4:.1f}" text-anchor="end" fill="#3f3f46">{value:g}</text>')
     for at in xs:
         across, _ = place(at, 0)
         parts.append(f'<text x="{across:.0f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle" fill="#3f3f46">{at:g}</text>')

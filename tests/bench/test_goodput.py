@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 from denvweb.cli.replay.report import Tally
 from tests.bench.goodput import ITL_LIMIT_S, LONGEST_TOKENS, TTFT_LIMIT_S, lines_of, met, ratios, requests_of, row_of
-from tests.bench.goodput_plot import plot
+from tests.bench.goodput_plot import plot, round_step
 from tests.bench.goodput_worlds import OURS
 
 
@@ -38,6 +38,10 @@ def test_ratios_are_to_the_best_peer_at_the_same_load() -> None:
     assert ratios(rows) == {"0.5": 1.5, "1": 0.5}
     chart = ElementTree.fromstring(plot(tuple(lines_of(rows)), x="load", y="requests/s"))
     assert sorted(text.text or "" for text in chart.iter("{http://www.w3.org/2000/svg}text"))[-2:] == ["smg", "vllm-router"]
+
+
+def test_ticks_are_round() -> None:
+    assert [round_step(wanted) for wanted in (0.5, 0.49, 3.0, 12.0)] == [0.5, 0.2, 2.0, 10.0]
 
 
 def test_the_trace_is_stretched_to_the_rate_with_its_own_gaps() -> None:
