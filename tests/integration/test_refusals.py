@@ -210,7 +210,6 @@ def test_what_another_workspace_signed_and_what_is_no_request(workspace: User) -
 
 
 def test_a_slack_user_whom_nobody_here_knows(workspace: User) -> None:
-    Demo().first()
     assert "I do not know who you are here" in say(f"rollback {STAGE}", EVE)
     workspace.is_active = False
     workspace.save()
