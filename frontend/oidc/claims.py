@@ -63,23 +63,28 @@ def claims_of(token: object, *, config: OidcConfig, nonce: str, key_of: Callable
 def identity_of(claims: Mapping[str, Any], more: Mapping[str, Any], *, config: OidcConfig) -> Identity:
     """The person, by the token's claims and the provider's further word, which must be of the same person."""
     subject = claims["sub"]
-    if not isinstance(subject, str) or not 0 < len(subject) <= 255 or "\0" in subject:
+    if not isinstance(subject, str) or not 0 < len(subject) <= 255 or not subject.isprintable():
         raise SignInRefusedError("The provider's answer names nobody.", code="token-bad")
     if more and more.get("sub") != subject:
         raise SignInRefusedError("The provider spoke of two different people.", code="token-bad")
     told = {**more, **claims}
-    verified = told.get("email_verified") in (True, "true")  # some send the text
     return Identity(
         issuer=config.issuer,
         subject=subject,
         name=_text(told.get("preferred_username")),
-        email=_text(told.get("email")).lower() if verified else "",
+        email=_verified_email(claims) or _verified_email(more),
         groups=_groups(told.get(config.groups_claim)),
     )
 
 
+def _verified_email(told: Mapping[str, Any]) -> str:
+    """An address and its verification by the same word: the token's or the endpoint's, never one of each."""
+    verified = told.get("email_verified")
+    return _text(told.get("email")).lower() if verified is True or verified == "true" else ""  # some send the text
+
+
 def _text(value: object) -> str:
-    return value.strip() if isinstance(value, str) and "\0" not in value and len(value) <= 254 else ""
+    return value.strip() if isinstance(value, str) and value.isprintable() and len(value) <= 254 else ""
 
 
 def _groups(value: object) -> frozenset[str]:

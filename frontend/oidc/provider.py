@@ -53,7 +53,7 @@ def provider_of(config: OidcConfig) -> Provider:
     except InvalidError as error:
         raise ProviderError(f"{config.name} does not describe itself as a provider: {error.detail}.") from error
     if provider.issuer != config.issuer:
-        raise ProviderError(f"The provider calls itself {provider.issuer[:200]}; set DENV_OIDC_ISSUER to exactly that.")
+        raise ProviderError(f"The provider calls itself {provider.issuer[:200]!a}; set DENV_OIDC_ISSUER to exactly that.")
     endpoints = (
         provider.authorization_endpoint,
         provider.token_endpoint,
@@ -126,7 +126,8 @@ def tokens_for(config: OidcConfig, provider: Provider, *, code: str, verifier: s
     if answer.status_code >= 500:
         raise ProviderError(f"{config.name} answered {answer.status_code}.")
     if answer.status_code != 200 or problem:
-        raise SignInRefusedError(f"{config.name} did not take the code: {str(problem)[:60]}.", code="code-refused")
+        word = "".join(filter(str.isprintable, str(problem)))[:60]
+        raise SignInRefusedError(f"{config.name} did not take the code: {word}.", code="code-refused")
     return dict(found)
 
 

@@ -182,7 +182,7 @@ def test_two_first_times_at_once_make_one_account(settings: Any) -> None:
     assert Event.objects.filter(kind="account.created").count() == 1 and Event.objects.filter(kind="role.given").count() == 2
 
 
-@pytest.mark.parametrize("name", ["system", "nobody", "", None, "a/../b\u202e", 7])
+@pytest.mark.parametrize("name", ["system", "nobody", "", None, "a/../b", "b\u202e", "\ud800", "c\0", 7])
 def test_nobody_hides_behind_a_name_of_the_journals_own(provider: Provider, client: Client, name: object) -> None:
     provider.person |= {"preferred_username": name}
     come_back(client)
@@ -314,6 +314,9 @@ def test_a_domain_lets_in_verified_addresses_only(provider: Provider, settings: 
     denied(come_back(Client()), "not-admitted", "ann")
     provider.person |= {"email_verified": True, "email": "ann@example.com.evil.example"}
     denied(come_back(Client()), "not-admitted", "ann@example.com.evil.example")
+    provider.spoil = {"claims": {"email": "eve@example.com", "email_verified": None}, "userinfo": {"email": "eve@evil.example"}}
+    denied(come_back(Client()), "not-admitted", "eve@evil.example")  # one word for the address, another for its verification
+    provider.spoil = {}
     provider.person |= {"email": "ann@EXAMPLE.com"}
     assert come_back(Client()).status_code == 302
     assert roles_of(User.objects.get()) == {"*": ["none"]}
@@ -349,6 +352,7 @@ NOW = int(time.time())
         ({"claims": {"nbf": NOW + 3600}}, "not yet valid"),
         ({"claims": {"sub": None}}, "sub"),
         ({"claims": {"sub": ""}}, "names nobody"),
+        ({"claims": {"sub": "\ud800"}}, "names nobody"),
         ({"alg": "none"}, "alg value is not allowed"),
         ({"alg": "HS256-by-public-key"}, "alg value is not allowed"),
         ({"key": new_key()}, "Signature verification failed"),
