@@ -78,7 +78,10 @@ def key_of(config: OidcConfig, provider: Provider, kid: object) -> PyJWK:
         _keys[provider.jwks_uri] = time.monotonic(), keys
         if found := _pick(keys, kid):
             return found
-    raise SignInRefusedError("The answer was signed with a key that is none of the provider's.", code="token-bad")
+    raise SignInRefusedError(
+        "The answer was signed with a key that is none of the provider's; if it has just changed them, try again in ten seconds.",
+        code="token-bad",
+    )
 
 
 def _pick(keys: tuple[PyJWK, ...], kid: object) -> PyJWK | None:
