@@ -6,6 +6,7 @@ import subprocess
 import threading
 import time
 
+import httpx
 import pytest
 
 from fleets.domain.types import Role
@@ -68,7 +69,7 @@ print(heard.recv_multipart()[0].decode(), flush=True)
 
 
 def kv_events_are_told(lab: Lab, tools: Tools) -> None:
-    """On the port that denv gave: a subscriber hears of new blocks, under the topic that denv names."""
+    """On the port that denv gave: a subscriber hears of new blocks, under the topic that denv names, and so does the router."""
     port = lab.engine(TINY, Role.PREFILL).events_port
     with subprocess.Popen([tools.python, "-c", LISTENER, str(port)], stdout=subprocess.PIPE, text=True) as listener:
         assert listener.stdout is not None
@@ -84,6 +85,14 @@ def kv_events_are_told(lab: Lab, tools: Tools) -> None:
             assert listener.stdout.readline() == "kv-events\n"
         finally:
             listener.kill()
+    lab.until(lambda: _router_says(lab, "kv_event_batches") > 0, timeout_s=20, what="the router hears of blocks")
+    assert _router_says(lab, "kv_events_lost") == 0
+
+
+def _router_says(lab: Lab, name: str) -> float:
+    """A figure of the router's process, which has no labels."""
+    lines = httpx.get(f"{lab.router(TINY)}/metrics", timeout=20).text.splitlines()
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"denv_router_{name} "))
 
 
 def lost_kv_is_computed_by_the_engine(lab: Lab) -> None:
