@@ -132,7 +132,7 @@ def test_in_place_on_a_full_fleet_back_and_forward(demo: Instance, tmp_path: Pat
             assert back.state == "rolled-back", back.why
             assert watch.tables[-1].weights == {stable: 10_000} and watch.tables[-1].capacity(stable) == 2
             again = roll_out(demo, path)
-            second = demo.until(lambda: ended(client, again), timeout_s=120, what="it is through")
+            second = demo.until(lambda: ended(client, again), timeout_s=240, what="it is through")
             assert second.state == "succeeded", second.why
             assert watch.tables[-1].capacity(f"ds-flash@{second.to_release}") == 2
         assert report_of(traffic)["failed"] == 0
