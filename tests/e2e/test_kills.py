@@ -31,7 +31,7 @@ def state_of(demo: Instance) -> StageView:
 
 def test_the_control_plane_dies_in_mid_rollout(demo: Instance, tmp_path: Path) -> None:
     """Nothing of it serves requests, so no request fails; and the rollout goes on where it was."""
-    traffic = start_traffic(demo, tmp_path, 60)
+    traffic = start_traffic(demo, tmp_path, 45)
     rollout = roll_out(demo, release_file(tmp_path, "kills", "  engine: { decode: { speculative-draft-length: 4 } }"))
     for name in CONTROL_PLANE:
         kill_and_await(demo, name)
@@ -44,7 +44,7 @@ def test_the_control_plane_dies_in_mid_rollout(demo: Instance, tmp_path: Path) -
 def test_an_engine_rank_dies(demo: Instance, tmp_path: Path) -> None:
     """The replica dies as a gang and comes back; only requests on it fail."""
     demo.until(lambda: state_of(demo).units_ready == 2, timeout_s=60, what="both units ready")
-    traffic = start_traffic(demo, tmp_path, 15)
+    traffic = start_traffic(demo, tmp_path, 10)
     follower = demo.engines(kind="follower.py")[0]
     gang = follower.environ()["DENV_NODE"].rsplit("-", 1)[0]
     demo.until(lambda: state_of(demo).routers.inflight, timeout_s=20, what="requests in flight")
@@ -58,7 +58,7 @@ def test_an_engine_rank_dies(demo: Instance, tmp_path: Path) -> None:
 
 def test_the_router_dies(demo: Instance, tmp_path: Path) -> None:
     """It starts from its table on disk; requests on it are lost, later ones are served."""
-    traffic = start_traffic(demo, tmp_path, 15)
+    traffic = start_traffic(demo, tmp_path, 10)
     demo.until(lambda: state_of(demo).routers.inflight, timeout_s=20, what="requests in flight")
     kill_and_await(demo, ROUTER)
     demo.until(lambda: state_of(demo).routers.live == 1, timeout_s=30, what="the router reports again")
