@@ -58,7 +58,7 @@ def test_while_they_wait_for_prefill(lab: Lab) -> None:
     prefill, _ = both(lab)
     cancelled = lab.routed(TINY, "cancelled_total")
     with prefill.frozen():
-        with clients(lab, AT_PREFILL + 4, 1000, 5000):
+        with clients(lab, AT_PREFILL + 4, 400, 5000):  # of a size that 16 are less than the tokens which fill prefill, too
             lab.until(lambda: lab.routed(TINY, "prefill_queue") == 4, timeout_s=10, what="four wait")
             assert lab.routed(TINY, "prefill_inflight") == AT_PREFILL
         lab.until(lambda: lab.routed(TINY, "cancelled_total") == cancelled + AT_PREFILL + 4, timeout_s=10, what="all have left")
