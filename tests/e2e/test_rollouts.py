@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from denvweb.cli.client import Client
@@ -16,14 +18,23 @@ from fleets.domain.views import FleetMap
 from metrics.domain.views import EventView
 from releases.domain.views import PreflightView, RolloutView, StageView
 from tests.chaos.watch import Seen, Watch
-from tests.e2e.browser import Browser
+from tests.docs.blocks import blocks
 from tests.e2e.instance import ROOT, Instance
+from tests.e2e.person import Person, roll_back_with_the_mouse, roll_back_with_two_enters, write_a_release
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 STAGE = "ds-flash/prod-us"
 # Shorter holds and a wider canary than a person would choose: the judge is the same, it only gets its requests sooner.
 POLICY = "rollout: { canary: 30%, steps: [100%], hold: 3s, bake: 4s, min-requests: 30, max-wait: 2m }"
+# Other weights, so that both pools are others; the policy as above. By the paths of the release's form, in the order of the file.
+GOOD = {
+    "release.weights": "hf://deepseek-ai/DeepSeek-V4.1-Flash-1017@c41a7e3",
+    "stages.prod-us.rollout.canary": "30%",
+    "stages.prod-us.rollout.hold": "3s",
+    "stages.prod-us.rollout.bake": "4s",
+    "stages.prod-us.rollout.max-wait": "2m",
+}
 
 
 def release_file(tmp_path: Path, name: str, change: str) -> Path:
@@ -66,29 +77,41 @@ def events_of(demo: Instance, rollout: str) -> list[EventView]:
     return [row for row in rows if row.rollout == rollout]
 
 
-def go_back_in_the_browser(demo: Instance, target: str) -> float:
-    """Log in, press Roll back, read what it says, confirm; seconds from the confirmation until every router has all traffic on `target`."""
-    browser, client = Browser(), demo.client()
-    try:
-        browser.driver.get(f"http://127.0.0.1:{demo.port}/login?next=/stages/{STAGE}")
-        browser.find("input[name=username]").send_keys("admin")
-        browser.find("input[name=password]").send_keys((demo.home / "credentials" / "admin-password").read_text(), Keys.ENTER)
-        browser.wait(lambda: browser.driver.find_elements(By.ID, "rollback-open"))
-        browser.run("document.getElementById('rollback-open').focus()")
-        browser.driver.switch_to.active_element.send_keys(Keys.ENTER)
-        browser.wait(lambda: browser.find("#dlg-rollback").is_displayed())
-        assert "warm" in browser.find("#dlg-rollback").text
-        began_s = time.monotonic()
-        browser.driver.switch_to.active_element.send_keys(Keys.ENTER)
+def until_all_traffic_is_on(demo: Instance, target: str) -> float:
+    """Seconds until every router has confirmed it."""
+    client, began_s = demo.client(), time.monotonic()
 
-        def confirmed() -> bool:
-            routers = client.get(f"stages/{STAGE}", StageView).routers
-            return routers.weights == {target: 10_000} and routers.live > 0 and routers.confirmed >= routers.generation
+    def confirmed() -> bool:
+        routers = client.get(f"stages/{STAGE}", StageView).routers
+        return routers.weights == {target: 10_000} and routers.live > 0 and routers.confirmed >= routers.generation
 
-        demo.until(confirmed, timeout_s=30, what=f"all traffic on {target}")
-        return time.monotonic() - began_s
-    finally:
-        browser.close()
+    demo.until(confirmed, timeout_s=30, what=f"all traffic on {target}")
+    return time.monotonic() - began_s
+
+
+@contextmanager
+def streamed(demo: Instance, tmp_path: Path) -> Iterator[Callable[[], str]]:
+    """What `curl` has printed of the journal's stream so far, typed as the page about the API says."""
+    saved = json.loads((demo.home / "credentials" / "cli.json").read_text(encoding="utf-8"))
+    (stream,) = (text for text in blocks("reference/api.md", "sh") if "curl -N" in text)
+    log_in = blocks("howto/curl.md", "sh")[0]
+    said = tmp_path / "stream.txt"
+    env = {**demo.env, "DENV_URL": saved["url"], "DENV_TOKEN": saved["token"], "no_proxy": "127.0.0.1"}
+    with said.open("w") as out:
+        process = subprocess.Popen(["bash", "-c", f"{log_in}\nexec {stream}"], cwd=tmp_path, env=env, stdout=out)
+        try:
+            yield lambda: said.read_text(encoding="utf-8")
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def person(demo: Instance) -> Iterator[Person]:
+    """One browser for all of these tests: it is signed in once."""
+    somebody = Person(demo)
+    yield somebody
+    somebody.close()
 
 
 def fill_the_fleet(demo: Instance) -> list[str]:
@@ -111,7 +134,7 @@ def serving(seen: Seen) -> int:
     return sum(seen.capacity(release) for release in {unit.release for unit in seen.table.units})
 
 
-def test_in_place_on_a_full_fleet_back_and_forward(demo: Instance, tmp_path: Path) -> None:
+def test_in_place_on_a_full_fleet_back_and_forward(demo: Instance, person: Person, tmp_path: Path) -> None:
     client = demo.client()
     demo.until(lambda: client.get(f"stages/{STAGE}", StageView).state == "steady", timeout_s=90, what="steady")
     stable = f"ds-flash@{client.get(f'stages/{STAGE}', StageView).release}"
@@ -127,7 +150,8 @@ def test_in_place_on_a_full_fleet_back_and_forward(demo: Instance, tmp_path: Pat
             canary = f"ds-flash@{plan.to_release}"
             demo.until(lambda: watch.tables and canary in watch.tables[-1].weights, timeout_s=60, what="the canary has its share")
             assert (watch.tables[-1].capacity(canary), watch.tables[-1].capacity(stable)) == (1, 1)
-            client.post(f"stages/{STAGE}/rollback", RolloutView, {"reason": "to see that it goes back"})
+            roll_back_with_the_mouse(person, STAGE)
+            person.leave()
             back = demo.until(lambda: ended(client, first), timeout_s=90, what="it is back")
             assert back.state == "rolled-back", back.why
             assert watch.tables[-1].weights == {stable: 10_000} and watch.tables[-1].capacity(stable) == 2
@@ -142,13 +166,29 @@ def test_in_place_on_a_full_fleet_back_and_forward(demo: Instance, tmp_path: Pat
             client.post(f"nodes/{node}/uncordon", dict[str, Any], {})
 
 
-def test_a_slow_release_goes_back_by_itself(demo: Instance, tmp_path: Path) -> None:
-    stable = demo.client().get(f"stages/{STAGE}", StageView).release
-    traffic = start_traffic(demo, tmp_path, 35)
-    path = release_file(tmp_path, "slow", "  simulated-faults: { decode: { slow-factor: 3 } }")
-    rollout = roll_out(demo, path)
-    view = demo.until(lambda: ended(demo.client(), rollout), timeout_s=150, what="the slow release is judged")
-    assert view.state == "rolled-back", view.why
+def test_a_slow_release_goes_back_by_itself_before_a_readers_eyes(demo: Instance, person: Person, tmp_path: Path) -> None:
+    client = demo.client()
+    demo.until(lambda: client.get(f"stages/{STAGE}", StageView).state == "steady", timeout_s=90, what="steady")
+    stable = client.get(f"stages/{STAGE}", StageView).release
+    with streamed(demo, tmp_path) as printed:
+        demo.until(lambda: '"username"' in printed(), timeout_s=20, what="curl is logged in")
+        path = release_file(tmp_path, "slow", "  simulated-faults: { decode: { slow-factor: 3 } }")
+        rollout = roll_out(demo, path)
+        act = f"stages/{STAGE}/rollout"
+        demo.until(lambda: client.post(f"{act}/pause", RolloutView, {}), timeout_s=30, what="it has begun, and waits until somebody looks")
+        person.listen(f"/rollouts/{rollout}")
+        traffic = start_traffic(demo, tmp_path, 35)
+        client.post(f"{act}/resume", RolloutView, {})
+        view = demo.until(lambda: ended(demo.client(), rollout), timeout_s=150, what="the slow release is judged")
+        assert view.state == "rolled-back", view.why
+        taken_back = f"release {view.to_release} is taken back to release {stable}: itl-p99"
+        demo.until(lambda: taken_back in printed(), timeout_s=30, what="the stream has it")
+    person.hear(taken_back)
+    person.hear("rolled back")
+    person.see("#rl-steps", "tripped")
+    person.see("#rl-events", taken_back)
+    assert person.told()[0] == "held", "the page was never loaded again"
+    person.leave()
     report = report_of(traffic)
     assert report["failed"] == 0, report
     breach = [event for event in events_of(demo, rollout) if "itl-p99" in event.sentence and event.evidence]
@@ -158,19 +198,30 @@ def test_a_slow_release_goes_back_by_itself(demo: Instance, tmp_path: Path) -> N
     assert stage.routers.weights == {f"ds-flash@{stable}": 10_000}
 
 
-def test_a_good_release_stays_and_one_click_goes_back(demo: Instance, tmp_path: Path) -> None:
+def test_a_good_release_is_written_in_the_form_and_two_enters_go_back(demo: Instance, person: Person, tmp_path: Path) -> None:
     client = demo.client()
+    demo.until(lambda: client.get(f"stages/{STAGE}", StageView).state == "steady", timeout_s=90, what="steady")
     before = client.get(f"stages/{STAGE}", StageView).release
+    assert before is not None
+    person.open(f"/stages/{STAGE}")
+    person.see("#sg-head", "Steady")
+    write_a_release(person, before, changes=GOOD, note="fewer steps for the same tokens")
     traffic = start_traffic(demo, tmp_path, 50)
-    rollout = roll_out(demo, release_file(tmp_path, "good", "  engine: { decode: { speculative-draft-length: 3 } }"))
-    view = demo.until(lambda: ended(demo.client(), rollout), timeout_s=200, what="the good release is through")
+    person.press(Keys.ENTER)
+    person.see(".messages", f"Release {client.get(f'stages/{STAGE}/rollout', RolloutView).to_release} of ds-flash is written down")
+    rollout = client.get(f"stages/{STAGE}/rollout", RolloutView)
+    assert (rollout.from_release, rollout.started_by) == (before, "admin")
+    view = demo.until(lambda: ended(demo.client(), rollout.id), timeout_s=200, what="the good release is through")
     assert view.state == "succeeded", view.why
 
     preflight = client.get(f"stages/{STAGE}/preflight", PreflightView)
     assert (preflight.possible, preflight.to_release) == (True, before)
     assert preflight.warm_units == 1
     assert "warm" in preflight.sentence
-    took_s = go_back_in_the_browser(demo, f"ds-flash@{before}")
+    person.enter("#re-where th a")
+    roll_back_with_two_enters(person)
+    took_s = until_all_traffic_is_on(demo, f"ds-flash@{before}")
     assert took_s < 10  # an instant way back and not a cold start; the figure itself is the benchmark's
+    person.leave()
     demo.until(lambda: client.get(f"stages/{STAGE}", StageView).state == "steady", timeout_s=90, what="both units are back")
     assert report_of(traffic)["failed"] == 0
