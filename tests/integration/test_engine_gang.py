@@ -112,12 +112,12 @@ async def test_a_drained_leader_ends_in_peace_though_its_follower_goes_first(lau
     leader, follower = await launch(rank_spec(0, 2, port)), await launch(rank_spec(1, 2, port))
     await line_with(leader, "ready")
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10, verify=False) as client:
-        body = {"model": "ds-flash", "prompt": "hello", "max_tokens": 600, "stream": True}
+        body = {"model": "ds-flash", "prompt": "hello", "max_tokens": 8000, "stream": True}
         async with client.stream("POST", "/v1/completions", json=body) as reply:
             lines = reply.aiter_lines()
             await anext(lines)
             leader.terminate()
-            await until_closed(client)  # it has heard, with seconds of its stream to go; else the follower's end could come first
+            await until_closed(client)  # it has heard, with a second or two of its stream to go; else the follower's end could come first
             follower.kill()
             rest = [line async for line in lines if line]
     assert rest[-1] == "data: [DONE]"
