@@ -25,6 +25,7 @@ _WRITES = _READS | {
     "415": "The body must be JSON.",
     "422": "The Idempotency-Key came with another request before.",
 }
+_PRECONDITIONS = {"412": "What `If-Match` names is no longer so."}
 _KEY = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -52,7 +53,10 @@ class DenvSchema(AutoSchema):
         if operation is None:
             return None
         error = self.resolve_serializer(schema_of(ErrorBody), "response").ref
-        for status, description in (_READS if self.method == "GET" else _WRITES).items():
+        errors = _READS if self.method == "GET" else _WRITES
+        if any(parameter["name"] == "If-Match" for parameter in operation.get("parameters", ())):
+            errors = errors | _PRECONDITIONS
+        for status, description in errors.items():
             body = {"description": description, "content": {"application/json": {"schema": error}}}
             operation["responses"].setdefault(status, body)
         if self.method == "POST":

@@ -26,6 +26,7 @@ _ERRORS: dict[int, type[DenvError]] = {
     403: ForbiddenError,
     404: NotFoundError,
     409: ConflictError,
+    412: ConflictError,
     422: InvalidError,
 }
 _TIMEOUT_S = 30.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
 
@@ -20,16 +21,16 @@ def main() -> None:
     from django.core.management import call_command
 
     from denvweb.auth import token_create
-    from denvweb.local.embedded import free_port
     from tests.integration.rollouts_world import Demo
 
     call_command("migrate", interactive=False, verbosity=0)
     Demo().first()
-    token, port = token_create(user=User.objects.create_superuser("root")), free_port()
-    server = uvicorn.Server(uvicorn.Config("denvweb.asgi:application", port=port, lifespan="off", log_level="warning"))
+    token = token_create(user=User.objects.create_superuser("root"))
+    server = uvicorn.Server(uvicorn.Config("denvweb.asgi:application", lifespan="off", log_level="warning"))
     threading.Thread(target=_end_with_stdin, args=(server,), daemon=True).start()
-    print(f"http://127.0.0.1:{port} {token}", flush=True)
-    server.run()
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # before the URL is known to anybody: who connects early waits
+        print(f"http://127.0.0.1:{listening.getsockname()[1]} {token}", flush=True)
+        server.run(sockets=[listening])
 
 
 def _end_with_stdin(server: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db.models import F
 from django.test import Client
 
 from releases.models import RollbackRequest, Rollout
@@ -15,7 +16,8 @@ BASE = "/api/v1/stages/ds-flash/prod-us"
 pytestmark = pytest.mark.django_db
 
 
-def post(api: Client, path: str, body: dict[str, Any] | None = None, **headers: str) -> tuple[int, dict[str, Any]]:
+def post(api: Client, path: str, body: dict[str, Any] | None = None, *, if_match: str = "", key: str = "") -> tuple[int, dict[str, Any]]:
+    headers = {name: value for name, value in (("If-Match", if_match), ("Idempotency-Key", key)) if value}
     response = api.post(f"{BASE}/{path}", body or {}, content_type="application/json", headers=headers)
     return response.status_code, response.json()
 
@@ -42,6 +44,51 @@ def test_an_approval_names_the_generation_that_was_seen() -> None:
     assert status == 200
     demo.settle()
     assert demo.weights()["ds-flash@2"] == 5000
+
+
+def tag_of(api: Client) -> str:
+    """What the stage's rollout is called, as it is now."""
+    return api.get(f"{BASE}/rollout").headers["ETag"]
+
+
+def test_if_match_names_the_rollout_that_was_seen() -> None:
+    demo, api = Demo(), make_api()
+    demo.first()
+    first = tag_of(api)
+    demo.release(block=32, approve="manual")
+    demo.settle()
+    seen = tag_of(api)
+    assert seen != first
+    for stale in (first, f"W/{seen}", '"ro-of-nobody.1", "another"'):
+        status, body = post(api, "rollout/pause", if_match=stale)
+        assert (status, body["code"]) == (412, "stale-generation") and seen in body["detail"]
+    for broken in ("ro-abc.12", '"open', '"a" "b"', "*, *"):
+        status, body = post(api, "rollout/pause", if_match=broken)
+        assert (status, body["code"]) == (400, "if-match-invalid") and "in quotes" in body["detail"]
+    headers = {"If-Match": f"{first}, {seen}", "Idempotency-Key": "pause-1"}
+    answers = [api.post(f"{BASE}/rollout/pause", {}, content_type="application/json", headers=headers) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [200, 200]  # the second is the first one's answer, with its tag
+    assert {answer.headers["ETag"] for answer in answers} == {tag_of(api)}
+    assert post(api, "rollout/resume", if_match=seen)[0] == 412
+    assert post(api, "rollout/resume", {"generation": 1}, if_match=tag_of(api))[0] == 412
+    assert post(api, "rollout/resume", if_match="*")[0] == 200
+    assert post(api, "rollback", if_match=first)[0] == 200  # nobody who wants to go back is told to look again
+
+
+def test_what_moves_on_between_the_look_and_the_lock_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    demo, api = Demo(), make_api()
+    demo.first()
+    demo.release(block=32)
+    demo.settle()
+
+    def overtaken(user: object, stage: str, *, generation: int | None, full: bool) -> int | None:
+        Rollout.objects.filter(stage__model__name="ds-flash").update(generation=F("generation") + 1)
+        return generation
+
+    monkeypatch.setattr("releases.services.access.access_promote", overtaken)
+    assert post(api, "rollout/promote", if_match=tag_of(api))[0] == 412
+    seen = Rollout.objects.get(to_release__number=2).generation
+    assert post(api, "rollout/promote", {"generation": seen})[0] == 409
 
 
 def test_what_cannot_be_done_is_refused_and_pause_resume_abort_do_as_they_say() -> None:
@@ -85,10 +132,10 @@ def test_one_click_reaches_the_routers_without_any_worker() -> None:
     status, view = get(api, "/preflight")
     assert view["warm_units"] == 1 and view["capacity_ratio"] == 0.5
     assert "at 50% of capacity until 1 more unit is back" in view["sentence"]
-    status, body = post(api, "rollback", {"reason": "slow"}, **{"idempotency-key": "k1"})
+    status, body = post(api, "rollback", {"reason": "slow"}, key="k1")
     assert status == 200 and body["kind"] == "rollback"
     assert demo.weights() == {"ds-flash@1": 10_000}, "before any reconciler looked"
-    status, again = post(api, "rollback", {"reason": "slow"}, **{"idempotency-key": "k1"})
+    status, again = post(api, "rollback", {"reason": "slow"}, key="k1")
     assert again["id"] == body["id"]
     assert get(api, "/preflight")[1]["blocked_by"] == "rolling-back"
     assert get(api, "")[1]["state"] == "rolling-back"
