@@ -40,7 +40,7 @@ MIDDLEWARE = [
     "denvweb.middleware.CleanUrlMiddleware",
     "denvweb.middleware.ProgramsMiddleware",
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "denvweb.static_files.StaticFilesMiddleware",
     "denvweb.middleware.ContentSecurityPolicyMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",

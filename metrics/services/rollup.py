@@ -17,6 +17,7 @@ FINE_KEPT = timedelta(hours=24)
 ROLLED_KEPT = timedelta(days=30)
 REPORTS_KEPT = timedelta(hours=1)
 _LAST_REPORT_KEPT = timedelta(days=7)
+_AT_S = "extract(epoch FROM start_at AT TIME ZONE 'UTC')"  # as the index `gauge_by_age` has it
 _GRACE = timedelta(seconds=30)  # reports of a window's last seconds are still on their way
 
 
@@ -54,13 +55,13 @@ def metrics_prune(*, now: datetime) -> None:
     for stage in list(old.values_list("stage", flat=True).distinct()):
         _fine_drop(stage, before)
     Window.objects.filter(seconds=ROLLED_S, start_at__lt=now - ROLLED_KEPT).delete()
-    GaugeWindow.objects.filter(start_at__lt=now - ROLLED_KEPT).delete()
     gauges, reports = GaugeWindow._meta.db_table, IngestedReport._meta.db_table
     with connection.cursor() as cursor:
+        cursor.execute(f"DELETE FROM {gauges} WHERE {_AT_S} < %s", [(now - ROLLED_KEPT).timestamp()])
         # One sample every five minutes is kept of what is over a day old.
         cursor.execute(
-            f"DELETE FROM {gauges} WHERE start_at < %s AND start_at > %s AND extract(epoch FROM start_at)::bigint %% %s <> 0",
-            [before, before - timedelta(days=2), ROLLED_S],
+            f"DELETE FROM {gauges} WHERE {_AT_S} < %s AND {_AT_S} > %s AND {_AT_S}::bigint %% %s <> 0",
+            [before.timestamp(), (before - timedelta(days=2)).timestamp(), ROLLED_S],
         )
         # The newest report of a router stays: it is the one that is sent again when only its acknowledgement was lost.
         cursor.execute(
