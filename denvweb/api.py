@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
-from django.views.defaults import page_not_found
+from django.db import InterfaceError, OperationalError
+from django.http import Http404, JsonResponse
 from rest_framework import exceptions, pagination, serializers
 from rest_framework.parsers import JSONParser
 from rest_framework.response import Response
 from rest_framework_dataclasses.serializers import DataclassSerializer
 
-from denvweb.core.errors import DenvError, NotFoundError
+from denvweb.core.errors import DenvError, MethodError, UnavailableError
 from denvweb.logs import request_id
+
+log = logging.getLogger(__name__)
 
 
 def error_body(error: DenvError) -> dict[str, Any]:
@@ -23,9 +26,23 @@ def error_body(error: DenvError) -> dict[str, Any]:
     return {"code": error.code, "detail": error.detail, "fields": error.fields, "request_id": request_id.get()}
 
 
+def error_headers(error: DenvError) -> dict[str, str]:
+    """What belongs beside the body (RFC 9110, sections 11.6.1 and 15.5.6)."""
+    if isinstance(error, MethodError):
+        return {"Allow": error.only}
+    return {"WWW-Authenticate": "Bearer"} if error.http_status == 401 else {}
+
+
+def refusal(error: DenvError) -> JsonResponse:
+    """The answer of a view that does without the framework."""
+    return JsonResponse(error_body(error), status=error.http_status, headers=error_headers(error))
+
+
 def _from_framework(error: Exception) -> DenvError | None:
     if isinstance(error, DenvError):
         return error
+    if isinstance(error, OperationalError | InterfaceError):
+        return UnavailableError("The database does not answer. Send it again, with the same Idempotency-Key: it is done once.")
     if isinstance(error, Http404):
         return DenvError(str(error) or "There is no such thing.", code="not-found")
     if isinstance(error, PermissionDenied):
@@ -44,6 +61,8 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
     mapped = _from_framework(error)
     if mapped is None:
         return None
+    if mapped is not error and mapped.http_status == 503:
+        log.warning("%s", error)
     status = mapped.http_status
     if isinstance(error, Http404):
         status = 404
@@ -51,7 +70,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
         status = 403
     elif isinstance(error, exceptions.APIException):
         status = error.status_code
-    headers = {}
+    headers = {"Retry-After": "1"} if status == 503 else {}
     if wait := getattr(error, "wait", None):
         headers["Retry-After"] = str(int(wait))
     if challenge := getattr(error, "auth_header", None):
@@ -104,13 +123,6 @@ _WORDS = {str: "a text", bool: "true or false"}
 
 def _fits(data: Any, name: str, kind: type) -> bool:
     return not isinstance(data, dict) or name not in data or isinstance(data[name], kind)
-
-
-def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """For addresses that lead nowhere: the one error body under /api/, a page elsewhere."""
-    if request.path.startswith("/api/"):
-        return JsonResponse(error_body(NotFoundError(f"There is no {request.path[:200]} here.")), status=404)
-    return page_not_found(request, exception)
 
 
 class NewestFirst(pagination.CursorPagination):

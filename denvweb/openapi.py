@@ -17,6 +17,7 @@ _READS = {
     "403": "Not allowed.",
     "404": "No such thing, or not yours to see.",
     "429": "Too many requests; `Retry-After` says when.",
+    "503": "Something that denv needs does not answer; send it again, with the same Idempotency-Key.",
 }
 _WRITES = _READS | {
     "400": "The body is wrong.",

@@ -14,6 +14,7 @@ DEBUG = env.read_bool("DENV_DEBUG")
 SECRET_KEY = env.read("DENV_SECRET_KEY", "insecure-development-key")
 SECRET_KEY_FALLBACKS = env.read_list("DENV_SECRET_KEY_OLD")  # still read with, so that the key can be changed
 ALLOWED_HOSTS = env.read_list("DENV_ALLOWED_HOSTS", ("127.0.0.1", "localhost", "[::1]"))
+CSRF_FAILURE_VIEW = "denvweb.uncaught.csrf_failure"
 CSRF_TRUSTED_ORIGINS = env.read_list("DENV_TRUSTED_ORIGINS")
 HTTPS_ONLY = env.read_bool("DENV_HTTPS_ONLY")
 

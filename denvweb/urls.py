@@ -9,7 +9,8 @@ from drf_spectacular.views import SpectacularAPIView
 from denvweb import health
 from frontend.pages.login import admin_login
 
-handler404 = "denvweb.api.not_found"
+handler400, handler403 = "denvweb.uncaught.bad_request", "denvweb.uncaught.forbidden"
+handler404, handler500 = "denvweb.uncaught.not_found", "denvweb.uncaught.server_error"
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("healthz", health.healthz),

@@ -32,6 +32,24 @@ class InvalidError(DenvError):
     exit_status = 2
 
 
+class NobodyError(DenvError):
+    """No token and no session, or one that is not good for this."""
+
+    code = "not-authenticated"
+    http_status = 401
+
+
+class MethodError(DenvError):
+    """The address has no such method."""
+
+    code = "method-not-allowed"
+    http_status = 405
+
+    def __init__(self, only: str) -> None:
+        super().__init__(f"Only {only} is possible here.")
+        self.only = only
+
+
 class NotFoundError(DenvError):
     """No such thing, or not for this person to see."""
 
@@ -59,3 +77,10 @@ class UnavailableError(DenvError):
     code = "unavailable"
     http_status = 503
     exit_status = 3
+
+
+class BrokenError(DenvError):
+    """A bug of denv's; its log has the reason."""
+
+    code = "internal"
+    http_status = 500

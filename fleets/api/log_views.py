@@ -11,15 +11,15 @@ from typing import TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections
-from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.utils import timezone
 
 from denvweb import wake
 from denvweb.access import Person, access_stage
-from denvweb.api import error_body
+from denvweb.api import refusal
 from denvweb.auth import caller_of, caller_still
 from denvweb.core import wire
-from denvweb.core.errors import ConflictError, DenvError, InvalidError
+from denvweb.core.errors import ConflictError, DenvError, InvalidError, MethodError, NobodyError
 from denvweb.core.units import format_duration, parse_duration_s
 from fleets.domain.types import Role
 from fleets.domain.views import LogLines, LogSource
@@ -42,14 +42,14 @@ async def logs(request: HttpRequest, model: str, name: str) -> HttpResponse | St
     """
     try:
         if request.method != "GET":
-            raise _MethodError("Only GET is possible here.")
+            raise MethodError("GET")
         user = await caller_of(request)
         if user is None:
-            raise _NobodyError("Log in, or send a bearer token.")
+            raise NobodyError("Log in, or send a bearer token.")
         wanted = _read(request)
         reader, sources = await _in_thread(lambda: _open(user, f"{model}/{name}", wanted))
     except DenvError as error:
-        return JsonResponse(error_body(error), status=error.http_status)
+        return refusal(error)
     finally:
         await sync_to_async(close_old_connections)()  # a stream may last for hours, and keeps no connection
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -70,16 +70,6 @@ def _keep(request: HttpRequest, stage: str, reader: str, wanted: LogWanted) -> t
         return ()  # too many for one reader: those that it has go on
     except DenvError:
         return None
-
-
-class _MethodError(DenvError):
-    code = "method-not-allowed"
-    http_status = 405
-
-
-class _NobodyError(DenvError):
-    code = "not-authenticated"
-    http_status = 401
 
 
 def _read(request: HttpRequest) -> LogWanted:

@@ -10,14 +10,14 @@ from typing import TypeVar
 
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_GET, require_POST
 
-from denvweb.api import error_body
+from denvweb.api import refusal
 from denvweb.auth import bearer, token_check
 from denvweb.core import wire
-from denvweb.core.errors import DenvError, InvalidError
+from denvweb.core.errors import DenvError, InvalidError, NobodyError
 from denvweb.models import ApiToken
 from denvweb.wake import Waiter
 from fleets.domain.protocol import JoinRequest, LogPiece, RouterReport, RouterTable
@@ -34,17 +34,6 @@ R = TypeVar("R")
 View = Callable[[HttpRequest], HttpResponse]
 
 
-class NotAuthenticatedError(DenvError):
-    """No token, or one that is not good for this."""
-
-    code = "not-authenticated"
-    http_status = 401
-
-
-def _refusal(error: DenvError) -> HttpResponse:
-    return JsonResponse(error_body(error), status=error.http_status)
-
-
 def _json(value: object) -> HttpResponse:
     return HttpResponse(wire.encode(value), content_type="application/json")
 
@@ -55,7 +44,7 @@ def _answers_errors(view: View) -> View:
         try:
             return view(request)
         except DenvError as error:
-            return _refusal(error)
+            return refusal(error)
 
     return wrapped
 
@@ -87,7 +76,7 @@ def _router_check(request: HttpRequest) -> None:
         return
     if not text or token_check(text, ApiToken.Scope.ROUTER) is None:
         _trusted.pop(key, None)
-        raise NotAuthenticatedError("This router token is unknown, expired or revoked; make one with `denv token --router`.")
+        raise NobodyError("This router token is unknown, expired or revoked; make one with `denv token --router`.")
     if len(_trusted) >= _TOKENS_MAX:
         _trusted.clear()
     _trusted[key] = time.monotonic() + TOKEN_TRUSTED_S
@@ -116,7 +105,7 @@ async def table(request: HttpRequest) -> HttpResponse:
         wait_s = min(WAIT_MAX_S, max(0.0, _number(request, "wait_s", 0.0)))
         return await _table_wait(stage, known, wait_s)
     except DenvError as error:
-        return _refusal(error)
+        return refusal(error)
 
 
 def _number(request: HttpRequest, name: str, default: float) -> float:

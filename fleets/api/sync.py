@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import psycopg
 from django.db import DatabaseError, close_old_connections
 
-from denvweb.api import error_body
+from denvweb.api import error_body, error_headers
 from denvweb.auth import bearer
 from denvweb.core import wire
-from denvweb.core.errors import DenvError, InvalidError, UnavailableError
+from denvweb.core.errors import BrokenError, DenvError, InvalidError, MethodError, UnavailableError
 from denvweb.core.ids import random_id
 from denvweb.logs import request_id
 from fleets.domain.protocol import AgentReport, NodeSnapshot
@@ -72,12 +73,12 @@ class SyncApp:
         """Answer one request."""
         try:
             if scope["method"] != "POST":
-                raise _MethodError("A sync is a POST.")
+                raise MethodError("POST")
             body = await _body(receive)
             snapshot = await self.take(_credential(scope), wire.decode(body, AgentReport))
         except DenvError as error:
             request_id.set(random_id("req"))
-            await _answer(send, error.http_status, wire.encode(error_body(error)))
+            await _answer(send, error.http_status, wire.encode(error_body(error)), error_headers(error))
         else:
             await _answer(send, 200, wire.encode(snapshot))
 
@@ -131,17 +132,7 @@ class SyncApp:
         except Exception:  # the top of the loop
             self.failures_total += 1
             log.exception("reports were not taken (%d such failures)", self.failures_total)
-            return _BrokenError("denv could not take this report; its log says why.")
-
-
-class _MethodError(DenvError):
-    code = "method-not-allowed"
-    http_status = 405
-
-
-class _BrokenError(DenvError):
-    code = "internal"
-    http_status = 500
+            return BrokenError("denv could not take this report; its log says why.")
 
 
 async def _in_thread(pool: ThreadPoolExecutor, function: Callable[[], T]) -> T:
@@ -173,7 +164,8 @@ async def _body(receive: Receive) -> bytes:
             return b"".join(parts)
 
 
-async def _answer(send: Send, status: int, body: bytes) -> None:
+async def _answer(send: Send, status: int, body: bytes, more: Mapping[str, str] = MappingProxyType({})) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    headers += [(name.lower().encode(), value.encode()) for name, value in more.items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections
-from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 
 from denvweb import wake
 from denvweb.access import Person, Seen, seen_by
-from denvweb.api import error_body
+from denvweb.api import refusal
 from denvweb.auth import caller_of, caller_still
 from denvweb.core import wire
-from denvweb.core.errors import DenvError, InvalidError
+from denvweb.core.errors import InvalidError, MethodError, NobodyError
 from metrics.domain.views import EventView
 from metrics.selectors import events_after, latest_seq
 
@@ -28,29 +28,22 @@ _RETRY_MS = 2000
 async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Events after `Last-Event-ID` (a header, or `?after=` for a first connection), else from now on; `?stage=` keeps one stage's."""
     if request.method != "GET":
-        return _refused(DenvError("Only GET is possible here.", code="method-not-allowed"), 405)
+        return refusal(MethodError("GET"))
     user = await caller_of(request)
     seq, seen = await sync_to_async(_begin)(user) if user else (0, Seen(None))
     # Django gives a request's connection back when its response ends, and this one lasts for hours: a few streams would
     # take the whole pool.
     await sync_to_async(close_old_connections)()
     if not user:
-        return _refused(DenvError("Log in, or send a bearer token.", code="not-authenticated"), 401)
+        return refusal(NobodyError("Log in, or send a bearer token."))
     text = request.headers.get("Last-Event-ID") or request.GET.get("after", "")
     if text and not (text.isdecimal() and len(text) < 19):
-        return _refused(InvalidError(f"`{text}` is no number of an event", fields={"Last-Event-ID": ["not a number"]}), 400)
+        return refusal(InvalidError(f"`{text}` is no number of an event", fields={"Last-Event-ID": ["not a number"]}))
     seq = int(text) if text else seq
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # or a proxy holds the lines back
     return StreamingHttpResponse(
         _lines(seq, request.GET.get("stage", ""), seen, request), content_type="text/event-stream", headers=headers
     )
-
-
-def _refused(error: DenvError, status: int) -> JsonResponse:
-    response = JsonResponse(error_body(error), status=status)
-    if status == 401:
-        response.headers["WWW-Authenticate"] = "Bearer"
-    return response
 
 
 def _begin(user: Person) -> tuple[int, Seen]:

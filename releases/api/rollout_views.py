@@ -73,7 +73,7 @@ class RolloutAnswer(APIView):
 
     def finalize_response(self, request: Request, response: Response, *args: Any, **kwargs: Any) -> Response:
         """Also of an answer that is given a second time."""
-        if response.status_code == 200:
+        if response.status_code == 200 and request.method != "OPTIONS":
             response.headers["ETag"] = etag(response.data["id"], response.data["generation"])
         return super().finalize_response(request, response, *args, **kwargs)
 
