@@ -9,7 +9,7 @@ import click
 
 from denvweb.cli.client import Client
 from denvweb.cli.output import echo_json, json_option, paint, redrawn, split_stage, table
-from denvweb.core.units import format_duration, format_ratio
+from denvweb.core.units import format_bytes, format_duration, format_ratio
 from metrics.domain.types import Metric
 from metrics.domain.views import GroupView, LatencyView, MetricsView
 from releases.domain.views import AlarmView, StageView
@@ -41,8 +41,28 @@ def _slowest(group: GroupView) -> str:
     return "  ".join(_ms(seconds) for seconds in (tail.queue_s, tail.prefill_s, tail.transfer_s, tail.first_step_s)) + " ms"
 
 
-def _gauge(name: str, form: Callable[[float], str]) -> Callable[[GroupView], str]:
-    return lambda group: form(group.gauges[name]) if name in group.gauges else "-"
+def _prefill_queue(group: GroupView) -> str:
+    depth, wait = group.gauges.get("prefill_queue"), group.latencies.get(Metric.QUEUE)
+    p99 = f", p99 {_ms(wait.p99_s)} ms" if wait and wait.n else ""
+    return f"{depth:.0f} waiting{p99}" if depth is not None else p99.removeprefix(", ") or "-"
+
+
+def _decode_queue(group: GroupView) -> str:
+    gauges = group.gauges
+    return f"{gauges['waiting']:,.0f} waiting, {gauges['running']:,.0f} running" if {"waiting", "running"} <= gauges.keys() else "-"
+
+
+def _decode_kv(group: GroupView) -> str:
+    use, set_back = group.gauges.get("kv_use"), group.engines.get("preemptions")
+    said = [*([f"{use:.0%}"] if use is not None else []), *([f"{set_back:,.0f} preempted"] if set_back is not None else [])]
+    return ", ".join(said) or "-"
+
+
+def _kv_transfers(group: GroupView) -> str:
+    moved, transfers = group.engines.get("kv_transfer_bytes", 0.0), group.engines.get("kv_transfers", 0.0)
+    each = f"{format_bytes(moved / transfers)} each, " if moved and transfers else ""
+    lost = f"{group.kv_failed:,} failed, {group.engines.get('kv_expired', 0):,.0f} expired, {group.kv_recomputed:,} recomputed"
+    return f"{each}{lost}" if group.remote else "-"
 
 
 def _prefilled_locally(group: GroupView) -> str:
@@ -69,12 +89,15 @@ _ROWS: tuple[tuple[str, tuple[str, ...], Callable[[GroupView], str]], ...] = (
     ("itl   p50 p90 p99", ("itl",), lambda g: _quantiles(g.latencies.get(Metric.ITL))),
     ("e2e   p50 p90 p99", ("e2e",), lambda g: _quantiles(g.latencies.get(Metric.E2E))),
     ("error-rate", ("error-rate",), lambda g: format_ratio(g.error_ratio)),
-    ("requests", (), lambda g: f"{g.requests:,}  {g.per_s:.1f}/s"),
+    ("requests", (), lambda g: f"{g.requests:,}  {g.per_s:.1f}/s{f'  ({g.cancelled:,} left by clients)' if g.cancelled else ''}"),
     ("goodput", (), _goodput),
     ("KV moved", ("kv-effective",), _kv_moved),
-    ("prefill queue", ("prefill-queue",), _gauge("prefill_queue", lambda x: f"{x:.0f} waiting")),
-    ("decode KV", ("kv-use",), _gauge("kv_use", lambda x: f"{x:.0%}")),
+    ("KV transfers", (), _kv_transfers),
+    ("prefill queue", ("prefill-queue",), _prefill_queue),
+    ("decode queue", (), _decode_queue),
+    ("decode KV", ("kv-use",), _decode_kv),
     ("prefix-cache hits", (), lambda g: f"{format_ratio(g.cached_ratio)} of tokens"),
+    ("KV from prefill", (), lambda g: f"{format_ratio(g.remote_ratio)} of tokens"),
     ("prefilled locally", (), _prefilled_locally),
 )
 
@@ -117,7 +140,7 @@ def metrics_text(view: MetricsView, stage: StageView) -> str:
 @click.command()
 @click.argument("stage", metavar="MODEL/STAGE")
 @click.option("--since", default="15m", show_default=True, help="How far back, as in 15m or 1h.")
-@click.option("--by", type=click.Choice(["release", "unit", "pool"]), default="release", show_default=True, help="One column for each.")
+@click.option("--by", type=click.Choice(["release", "unit", "total"]), default="release", show_default=True, help="One column for each.")
 @click.option("--watch", is_flag=True, help="Draw anew every 2 s until interrupted.")
 @json_option
 def metrics(stage: str, since: str, by: str, watch: bool, as_json: bool) -> None:

@@ -47,7 +47,7 @@ class MetricsQuery(serializers.Serializer[Any]):
 class SeriesQuery(serializers.Serializer[Any]):
     """`?names=ttft.p99,itl.p99&since=1h&step=10s&by=release`."""
 
-    names = NamesField(help_text="lines, comma-separated: `ttft.p99`, `requests`, `errors.timeout`, `phase.queue`, `gauge.kv_use`, ...")
+    names = NamesField(help_text="lines, comma-separated: `ttft.p99`, `requests`, `phase.queue`, `gauge.kv_use`, `engine.preemptions`, ...")
     since = DurationField(default=3600.0, help_text="how far back, such as `1h`")
     step = DurationField(default=10.0, help_text="rounded up to whole 10 seconds")
     by = serializers.ChoiceField(choices=GROUPINGS, default="release")

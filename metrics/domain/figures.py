@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from metrics.domain.engines import COUNTS
 from metrics.domain.goodput import MET, OF, goodput
 from metrics.domain.histogram import Histogram
 from metrics.domain.types import Metric, Route
@@ -17,13 +18,18 @@ _P99_KNOWN_FROM = 299  # below, the largest sample is under the true p99 with a 
 _PHASES = {"queue": Metric.QUEUE, "prefill": Metric.PREFILL, "transfer": Metric.KV_TRANSFER, "first-step": Metric.FIRST_STEP}
 _LATENCIES = (Metric.TTFT, Metric.ITL, Metric.E2E)
 _STATISTICS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "mean": None}
-_COUNTED = ("requests", "errors", "cancelled", "tokens.in", "tokens.out", "tokens.cached", "tokens.uncached", "tokens.remote", MET, OF)
+_COUNTED = (
+    *("requests", "errors", "cancelled", "tokens.in", "tokens.out", "tokens.cached", "tokens.uncached", "tokens.remote", MET, OF),
+    *("kv.failed", "kv.recomputed", "kv.expired"),
+)
 _RATIOS = {
     "error_ratio": ("errors", "requests"),
     "cached_ratio": ("tokens.cached", "tokens.in"),
     "local_ratio": ("local", "requests"),
+    "remote_ratio": ("tokens.remote", "tokens.in"),  # of prompt tokens: whose KV came from prefill
     "goodput_ratio": (MET, OF),
 }
+GAUGE, ENGINE = "gauge.", "engine."  # how the lines of gauges begin, and those of what engines count
 GOODPUT = "goodput"  # the line of requests within the limits, a second and GPU
 GPUS = "gpus"  # the gauge of a unit's
 _MEANT = ("_use", "_ratio", "_hit")  # gauges that are shares: over units they are averaged, all others add up
@@ -73,8 +79,18 @@ def ratio(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def group_view(group: str, figures: Figures, gauges: Mapping[str, float], span_s: float, gpus: float | None = None) -> GroupView:
-    """One group's figures over `span_s` seconds, in which it held so many GPUs; its counters come from `with_route`."""
+def group_view(
+    group: str,
+    figures: Figures,
+    gauges: Mapping[str, float],
+    span_s: float,
+    gpus: float | None = None,
+    engines: Mapping[str, float] | None = None,
+) -> GroupView:
+    """One group's figures over `span_s` seconds, in which it held so many GPUs; its counters come from `with_route`.
+
+    `engines` is what its engines counted in that time.
+    """
     counters = figures.counters
     requests = counters.get("requests", 0)
     return GroupView(
@@ -94,6 +110,11 @@ def group_view(group: str, figures: Figures, gauges: Mapping[str, float], span_s
         kv_lost=counters.get("kv.failed", 0) + counters.get("kv.recomputed", 0),
         slowest=figures.split.tail(),
         goodput=goodput(counters, gpus, span_s),
+        cancelled=counters.get("cancelled", 0),
+        remote_ratio=ratio(counters.get("tokens.remote", 0), counters.get("tokens.in", 0)),
+        kv_failed=counters.get("kv.failed", 0),
+        kv_recomputed=counters.get("kv.recomputed", 0),
+        engines=dict(engines or {}),
     )
 
 
@@ -116,7 +137,7 @@ def is_line(name: str) -> bool:
     if metric_of(name) is not None or name in _COUNTED or name in _RATIOS or name == GOODPUT:
         return True
     head, _, tail = name.partition(".")
-    return is_tail(name) or (head in ("errors", "reason", "gauge") and bool(tail))
+    return is_tail(name) or (head in ("errors", "reason", "gauge") and bool(tail)) or (head == "engine" and tail in COUNTS)
 
 
 def is_tail(name: str) -> bool:

@@ -46,6 +46,13 @@ class GroupView:
     kv_lost: int = 0  # of which it failed, or decode computed all again
     goodput: Goodput | None = None  # None when the stage sets no limits
     slowest: Tail | None = None  # those at or over the p99 of TTFT, by phase
+    cancelled: int = 0  # requests whose client left; no errors
+    remote_ratio: float | None = None  # of prompt tokens: those whose KV came from prefill
+    kv_failed: int = 0
+    kv_recomputed: int = 0
+    engines: dict[str, float] = field(
+        default_factory=dict
+    )  # what they counted: metrics.domain.engines.COUNTS; without those that say nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,10 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from django.db.models import FloatField
-from django.db.models.fields.json import KeyTextTransform
-from django.db.models.functions import Cast
-
 from denvweb.core.errors import InvalidError
 from metrics.domain.alarm_figure import COUNTED, AlarmFigure, alarm_figure
 from metrics.domain.alarm_text import ITL, TIMED
+from metrics.domain.engines import KEPT, rises
 from metrics.domain.figures import GPUS, GROUPINGS, TOTAL, gauge_sum, group_of, group_order, group_view, with_route
 from metrics.domain.types import AlarmSpec
 from metrics.domain.views import GroupView, MetricsView
@@ -22,6 +19,7 @@ from metrics.models import WINDOW_S, GaugeWindow
 from metrics.selectors.windows import fine_windows_of, floor_to, gauge_windows, sample_s, users_windows
 
 _GPU_STEPS = 20  # of a span, at least, in each of which the GPUs are looked at several times
+_KEPT = {GPUS, *KEPT}
 _GAUGES_NEW = timedelta(seconds=30)
 BASELINE_SPAN = timedelta(hours=1)
 COMPARED_BY_QUANTILE = (ITL, *TIMED)
@@ -55,40 +53,59 @@ def metrics_view(*, stage: str, span_s: float, by: str = "release", now: datetim
     total = Figures()
     for figures in groups.values():
         total.add(figures)
-    gauges, held = gauges_newest(stage=stage, now=now), _gpus_held(stage, begin, now)
+    gauges, said = gauges_newest(stage=stage, now=now), _said(stage, begin, now)
     seconds = {group: max(1.0, (now - max(begin, first)).total_seconds()) for group, first in firsts.items()}
     longest = max(seconds.values(), default=max(1.0, (now - begin).total_seconds()))
 
     def view(group: str, figures: Figures, of: set[str], first: datetime, span_s: float) -> GroupView:
         newest = _gauges_of(gauges, set(gauges) if group == TOTAL else of)
-        return group_view(group, figures, newest, span_s, _mean_gpus(held, of, first) or newest.get(GPUS))
+        held = _mean_gpus(said, of, first) or newest.get(GPUS)
+        return group_view(group, figures, newest, span_s, held, _counted(said, set(said) if group == TOTAL else of, begin))
 
     each = tuple(view(group, groups[group], units[group], firsts[group], seconds[group]) for group in sorted(groups, key=group_order))
     whole = view(TOTAL, total, set().union(*units.values()), min(firsts.values(), default=begin), longest)
     return MetricsView(stage=stage, at=now, span_s=longest, by=by, groups=each, total=whole)
 
 
-def _gpus_held(stage: str, begin: datetime, end: datetime) -> list[tuple[datetime, str, float]]:
-    """When, which unit, how many GPUs: of a long span a sample."""
+_Said = Mapping[str, Sequence[tuple[int, dict[str, float]]]]  # by unit: when, in seconds, and what of its gauges is kept for long
+
+
+def _said(stage: str, begin: datetime, end: datetime) -> _Said:
+    """GPUs and counts of each unit's engines, of a long span a sample; and the row before it, from which counts rise."""
     apart_s = sample_s(int((end - begin).total_seconds()) // _GPU_STEPS)
-    rows = gauge_windows(stage=stage, begin=begin, end=end, apart_s=apart_s)
-    said = rows.annotate(gpus=Cast(KeyTextTransform(f"engines:{GPUS}", "values"), FloatField())).exclude(gpus=None)
-    return list(said.values_list("start_at", "unit", "gpus"))
+    rows = gauge_windows(stage=stage, begin=begin - timedelta(seconds=apart_s), end=end, apart_s=apart_s)
+    units: dict[str, list[tuple[int, dict[str, float]]]] = defaultdict(list)
+    for start_at, unit, values in rows.values_list("start_at", "unit", "values"):
+        units[unit].append((int(start_at.timestamp()), gauge_values(values, _KEPT)))
+    return units
 
 
-def _mean_gpus(held: Sequence[tuple[datetime, str, float]], units: Set[str], first: datetime) -> float | None:
+def _mean_gpus(said: _Said, units: Set[str], first: datetime) -> float | None:
     """GPUs of these units, in the mean over the time since `first`; a unit that was not there held none."""
-    by_instant = dict.fromkeys((at for at, _, _ in held if at >= first), 0.0)
-    for at, unit, gpus in held:
-        if at >= first and unit in units:
-            by_instant[at] += gpus
+    by_instant: dict[int, float] = {}
+    for unit, rows in said.items():
+        for at_s, gauges in rows:
+            if GPUS in gauges and at_s >= first.timestamp():
+                by_instant[at_s] = by_instant.get(at_s, 0.0) + (gauges[GPUS] if unit in units else 0.0)
     return sum(by_instant.values()) / len(by_instant) if by_instant else None
+
+
+def _counted(said: _Said, units: Set[str], begin: datetime) -> dict[str, float]:
+    """What the engines of these units counted."""
+    sums: dict[str, float] = {}
+    for unit in units & said.keys():
+        for at_s, counts in rises(said[unit]):
+            if at_s >= begin.timestamp():
+                for name, count in counts.items():
+                    sums[name] = sums.get(name, 0.0) + count
+    return sums
 
 
 def gauges_newest(*, stage: str, now: datetime) -> dict[str, dict[str, float]]:
     """By unit and name, from the newest window of each unit that is not old."""
     rows = GaugeWindow.objects.filter(stage=stage, start_at__gt=now - _GAUGES_NEW, start_at__lte=now).order_by("start_at")
-    return {unit: gauge_values(kept) for unit, kept in rows.values_list("unit", "values")}
+    newest = {unit: gauge_values(kept) for unit, kept in rows.values_list("unit", "values")}
+    return {unit: {name: value for name, value in gauges.items() if name not in KEPT} for unit, gauges in newest.items()}
 
 
 def gauge_values(kept: dict[str, float], only: Set[str] | None = None) -> dict[str, float]:

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 
-from django.db.models import BigIntegerField, QuerySet, TextField
-from django.db.models.functions import Cast, Extract
+from django.db.models import QuerySet, TextField
+from django.db.models.functions import Cast
 
 from denvweb.core import wire
 from denvweb.core.errors import InvalidError
 from metrics.domain.figures import (
+    ENGINE,
+    GAUGE,
     GOODPUT,
-    GPUS,
-    TOTAL,
-    gauge_sum,
     goodput_value,
     group_of,
     group_order,
@@ -34,13 +33,13 @@ from metrics.domain.split import Split, Tail
 from metrics.domain.views import FrameView, LineView
 from metrics.domain.window import Figures, unpack_into, unpack_sums_into
 from metrics.models import ROLLED_S, WINDOW_S, Window
-from metrics.selectors.figures import check_grouping, gauge_values
-from metrics.selectors.windows import fine_windows, floor_to, gauge_windows, sample_s, users_windows
+from metrics.selectors.figures import check_grouping
+from metrics.selectors.gauge_lines import START_S, Steps, gauge_line_of, gauge_steps
+from metrics.selectors.windows import fine_windows, floor_to, users_windows
 
 MAX_POINTS = 2000
 _WINDOWS_AT_ONCE = 600
 _counts_of, _texts_of = wire.decoder(dict[str, int]), wire.decoder(dict[str, str])
-_START_S = Cast(Extract("start_at", "epoch"), BigIntegerField())  # a number comes out of the driver ten times as fast as a moment
 _SETTLE = timedelta(seconds=2)  # a step's last report comes a second after the step; drawn sooner, each line would dip at its end
 
 _SILENT = Figures()  # of a step without a request
@@ -66,7 +65,7 @@ def frames_view(*, stage: str, names: Mapping[str, Sequence[str]], span_s: float
     begin = end - timedelta(seconds=step * points)
     at = tuple(begin + timedelta(seconds=step * index) for index in range(points))
     read = _read(stage, names, begin, end, step)
-    gauges = _gauges(stage, names, read.groups_by_unit, begin, end, step)
+    gauges = gauge_steps(stage, names, read.groups_by_unit, begin, end, step)
     return {
         by: FrameView(stage, float(step), at, tuple(_lines(wanted, read.cells[by], gauges[by], points, step)), _slowest(read.cells[by]))
         for by, wanted in names.items()
@@ -86,18 +85,11 @@ def _slowest(cells: Cells) -> dict[str, Tail]:
     return found
 
 
-def _lines(
-    names: Sequence[str], cells: Cells, gauges: Mapping[tuple[str, str], dict[int, float]], points: int, step: int
-) -> Iterator[LineView]:
+def _lines(names: Sequence[str], cells: Cells, gauges: Steps, points: int, step: int) -> Iterator[LineView]:
     for group in sorted(cells.keys() | {group for group, _ in gauges}, key=group_order):
         for name in dict.fromkeys(names):
-            said = gauges.get((group, _gauge_of(name)), {})
+            said = gauges.get((group, gauge_line_of(name)), {})
             yield LineView(group=group, name=name, values=_values(name, cells.get(group, {}), said, points, step))
-
-
-def _gauge_of(name: str) -> str:
-    """The gauge that a line is, or is worked out with."""
-    return f"gauge.{GPUS}" if name == GOODPUT else name if name.startswith("gauge.") else ""
 
 
 def _grid(names: Sequence[str], span_s: float, step_s: float) -> tuple[int, int]:
@@ -132,7 +124,7 @@ def _metrics(names: Iterable[str]) -> dict[str, bool]:
 
 
 def _is_counted(name: str) -> bool:
-    return metric_of(name) is None and not is_tail(name) and not name.startswith("gauge.")
+    return metric_of(name) is None and not is_tail(name) and not gauge_line_of(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +146,7 @@ def _read(stage: str, names: Mapping[str, Sequence[str]], begin: datetime, end: 
     wanted = {by: _Wanted.of(group) for by, group in names.items()}
     timed, counted, parted = (any(map(bool, each)) for each in zip(*((w.metrics, w.counts, w.split) for w in wanted.values()), strict=True))
     columns: tuple[str | Cast, ...] = (
-        *(_START_S, "unit", "prefill_release", "decode_release", "route"),
+        *(START_S, "unit", "prefill_release", "decode_release", "route"),
         *([Cast("counters", TextField())] if counted else []),
         *(["split"] if parted else []),
         *([Cast("histograms", TextField())] if timed else []),  # whole: asked for one by one, each is unpacked from all of them again
@@ -205,42 +197,8 @@ def _add(figures: Figures, counters: Mapping[str, int], texts: Mapping[str, str]
             (unpack_into if quantiles else unpack_sums_into)(figures.histogram(metric), text)
 
 
-_GaugeSteps = dict[str, dict[tuple[str, str], dict[int, float]]]  # by grouping, by (group, `gauge.<name>`), by step
-
-
-def _gauges(
-    stage: str,
-    names: Mapping[str, Sequence[str]],
-    groups_by_unit: Mapping[str, Mapping[str, set[str]]],
-    begin: datetime,
-    end: datetime,
-    step: int,
-) -> _GaugeSteps:
-    """Means over each step, of a sample of it where it is long: a day has 8,640 rows of each unit."""
-    wanted = {by: {gauge.partition(".")[2] for gauge in map(_gauge_of, group) if gauge} for by, group in names.items()}
-    if not any(wanted.values()):
-        return {by: {} for by in names}
-    samples: dict[str, dict[tuple[str, str, int, int], list[float]]] = {by: defaultdict(list) for by in names}
-    rows = gauge_windows(stage=stage, begin=begin, end=end, apart_s=sample_s(step))
-    begin_s, only = int(begin.timestamp()), set().union(*wanted.values())
-    for start_s, unit, kept in rows.values_list(_START_S, "unit", Cast("values", TextField())):
-        index = (start_s - begin_s) // step
-        for name, value in gauge_values(wire.decode(kept, dict[str, float]), only).items():
-            for by in (by for by in names if name in wanted[by]):
-                for group in {TOTAL} if by == TOTAL else {unit} if by == "unit" else groups_by_unit[by].get(unit, set()):
-                    samples[by][group, name, index, start_s].append(value)
-    return {by: _means(found) for by, found in samples.items()}
-
-
-def _means(samples: Mapping[tuple[str, str, int, int], list[float]]) -> dict[tuple[str, str], dict[int, float]]:
-    steps: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for (group, name, index, _), values in samples.items():
-        steps[group, f"gauge.{name}"][index].append(gauge_sum(name, values))
-    return {key: {index: sum(values) / len(values) for index, values in cells.items()} for key, cells in steps.items()}
-
-
 def _values(name: str, cells: dict[int, Figures], gauges: dict[int, float], points: int, step: int) -> tuple[float | None, ...]:
-    if name.startswith("gauge."):
+    if name.startswith((GAUGE, ENGINE)):
         return tuple(gauges.get(index) for index in range(points))
     if name == GOODPUT:
         # Between its first and its last request a group that holds GPUs and answers nothing has a goodput of 0.

@@ -42,12 +42,16 @@ def latency(p99_s: float) -> LatencyView:
 
 
 def group(name: str, per_s: float) -> GroupView:
-    latencies = {Metric.TTFT: latency(1.12), Metric.ITL: latency(0.055), Metric.KV_TRANSFER: latency(0.047)}
+    latencies = {
+        Metric.TTFT: latency(1.12), Metric.ITL: latency(0.055), Metric.KV_TRANSFER: latency(0.047), Metric.QUEUE: latency(0.61),
+    }  # fmt: skip
     good = Goodput(round(per_s * 59), round(per_s * 60), 72.0, per_s * 59 / 60 / 72)
     slowest = Tail(13, 1204, 1.1, 0.6, 0.55, 0.12, 0.05)
     return GroupView(
-        name, round(per_s * 60), per_s, 0.002, {"timeout": 1}, latencies, 9000, 4000, 0.3, 0.17, {"short": 40}, {"kv_use": 0.7},
-        goodput=good, slowest=slowest,
+        name, round(per_s * 60), per_s, 0.002, {"timeout": 1}, latencies, 9000, 4000, 0.3, 0.17, {"short": 40},
+        {"kv_use": 0.7, "prefill_queue": 19.0, "waiting": 0.0, "running": 1050.0},
+        goodput=good, slowest=slowest, remote=round(per_s * 50), remote_ratio=0.83, cancelled=11,
+        engines={"preemptions": 0.0, "kv_transfers": per_s * 50, "kv_transfer_bytes": per_s * 50 * 109e6, "kv_expired": 0.0},
     )  # fmt: skip
 
 

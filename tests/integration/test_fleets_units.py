@@ -17,7 +17,7 @@ from fleets.models import GpuClaim, Rank, Replica, Unit
 from fleets.reconcile import reconcile
 from fleets.selectors import fleet_maps, fleet_views, table_generation
 from fleets.services import unit_create, unit_drain, unit_retarget, unit_stop
-from metrics.selectors import events_view
+from metrics.selectors import events_view, metrics_view
 from tests.integration.fleets_world import STAGE, World, unit_spec
 
 pytestmark = pytest.mark.django_db
@@ -56,6 +56,19 @@ def test_a_unit_becomes_ready_and_complete_and_is_drawn_on_the_map() -> None:
     assert [cell.role for cell in cells] == [Role.PREFILL] * 8 + [Role.DECODE] * 8
     assert [cell.index for cell in cells if cell.first] == [0, 0, 0]
     assert fleet_maps()[0].free == 0
+
+
+def test_what_engines_count_is_kept_of_a_whole_unit_and_gauges_of_those_that_decode() -> None:
+    world = World(domains=1)
+    unit = world.unit()
+    world.settle()
+    for more in (0.0, 5.0):
+        for place, agent in enumerate(world.agents.values()):
+            agent.gauges = {"kv_use": 0.5, "running": 2.0, "preemptions": 10 * place + more}
+        world.tick(10.0)
+    counted = metrics_view(stage=STAGE, span_s=60, by="unit", now=world.now).total
+    assert counted.engines == {"preemptions": 15.0}, "five more of each of three replicas"
+    assert (counted.gauges["running"], counted.gauges["kv_use"]) == (2.0, 0.5), unit
 
 
 def test_ports_of_one_node_are_four_apart() -> None:

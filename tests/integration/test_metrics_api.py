@@ -72,6 +72,16 @@ def test_the_command_says_what_the_slowest_took_and_what_a_gpu_brings() -> None:
     assert re.search(r"goodput +0\.399/s a GPU  \(98\.3% within the limits, 72 GPUs\)", text), text
 
 
+def test_the_command_says_who_waits_and_what_became_of_kv() -> None:
+    text = metrics_text(figures_of(stage="ds-flash/prod-us", span_s=60), samples.rolling_stage())
+    assert re.search(r"prefill queue +19 waiting, p99 610 ms", text)
+    assert re.search(r"decode queue +0 waiting, 1,050 running", text)
+    assert re.search(r"decode KV +70%, 0 preempted", text)
+    assert re.search(r"KV transfers +109 MB each, 0 failed, 0 expired, 0 recomputed", text), text
+    assert re.search(r"KV from prefill +83% of tokens", text)
+    assert re.search(r"requests +1,752  29\.2/s  \(11 left by clients\)", text), text
+
+
 def test_lines_of_a_stage(client: Client) -> None:
     _serve(20)
     body = client.get("/api/v1/stages/m/s/series?names=ttft.p99,requests&since=1m&step=10s").json()

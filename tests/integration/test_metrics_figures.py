@@ -13,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from denvweb.core.errors import InvalidError
+from metrics.domain.engines import totals
 from metrics.domain.histogram import Histogram
 from metrics.domain.split import Split
 from metrics.domain.types import AlarmSpec, Metric, Route, SeriesDelta, SeriesKey
@@ -56,7 +57,7 @@ def _values(frame: FrameView, group: str, name: str) -> tuple[float | None, ...]
 def test_metrics_by_release_unit_and_in_total() -> None:
     _report(30, _key("u-1", 9), [0.1] * 98 + [2.0] * 2, errors=4, errors__timeout=3, errors__upstream=1, tokens__cached=2500)
     _report(20, _key("u-2", 10, route=Route.LOCAL), [0.2] * 50, reason__short=50)
-    _report(20, _key("u-2", 10), [0.3] * 50)
+    _report(20, _key("u-2", 10), [0.3] * 50, tokens__remote=4900, kv__failed=1, cancelled=3)
     _report(20, _key("u-2", 10, prefill=9), [0.4])
     _report(20, _key("u-2", 10, probe=True), [9.0] * 500)
     view = metrics_view(stage="m/s", span_s=60, now=NOW)
@@ -71,6 +72,7 @@ def test_metrics_by_release_unit_and_in_total() -> None:
     assert ttft.p99_is_bound
     assert nine.latencies[Metric.ITL].p99_s is None
     assert (ten.requests, ten.local_ratio, ten.reasons) == (100, 0.5, {"short": 50})
+    assert (ten.remote_ratio, ten.kv_failed, ten.kv_recomputed, ten.cancelled) == (0.49, 1, 0, 3)
     assert view.total.requests == 201
     assert view.total.per_s == pytest.approx(201 / view.span_s)
     by_unit = metrics_view(stage="m/s", span_s=60, by="unit", now=NOW)
@@ -155,6 +157,28 @@ def test_goodput_is_over_the_gpus_that_a_release_held_while_it_served() -> None:
     assert _values(frame, "m@1", "goodput") == (None, 1.125, 1.125, 0.0, 1.125, None)  # in a silent step its GPUs bring nothing
     assert set(_values(frame, "m@3", "goodput")) == {None}
     assert {value for value in _values(frame, "m@1", "goodput_ratio") if value is not None} == {0.9}
+
+
+def test_what_engines_count_is_a_line_a_second_and_a_sum_over_the_span() -> None:
+    _report(45, _key("u-1", 1), [0.1])
+    for place, ago_s in enumerate(range(75, 0, -10)):
+        at = NOW - timedelta(seconds=ago_s)
+        for unit, each in (("u-1", 100.0), ("u-2", 1000.0)):
+            values = totals([(f"e-{unit}-{place > 5}", {"kv_transfer_bytes": each * (1 + place), "preemptions": float(place > 3)})])
+            gauges_record(at=at, stage="m/s", unit=unit, values=values | {"kv_use": 0.5}, source="engines", received_at=at)
+    names = ["engine.kv_transfer_bytes", "engine.preemptions", "gauge.kv_use"]
+    by_unit = frame_view(stage="m/s", names=names, span_s=60, step_s=20, by="unit", now=NOW)
+    assert _values(by_unit, "u-1", "engine.kv_transfer_bytes") == (10.0, 10.0, 5.0), (
+        "the last row is of another process than the one before"
+    )
+    assert _values(by_unit, "u-2", "engine.preemptions") == (0.0, 0.05, 0.0)
+    whole = frame_view(stage="m/s", names=names, span_s=60, step_s=20, by="total", now=NOW)
+    assert _values(whole, "total", "engine.kv_transfer_bytes") == (110.0, 110.0, 55.0)
+    assert _values(whole, "total", "gauge.kv_use") == (0.5, 0.5, 0.5)
+    view = metrics_view(stage="m/s", span_s=60, now=NOW)
+    assert view.groups[0].engines == {"kv_transfer_bytes": 600.0, "preemptions": 1.0}
+    assert view.total.engines == {"kv_transfer_bytes": 6600.0, "preemptions": 2.0}
+    assert set(view.total.gauges) == {"kv_use"}
 
 
 def test_steps_merge_histograms_and_do_not_average_quantiles() -> None:
