@@ -8,6 +8,7 @@ from drf_spectacular.views import SpectacularAPIView
 
 from denvweb import health
 from frontend.pages.login import admin_login
+from frontend.prometheus.view import PrometheusView
 
 handler400, handler403 = "denvweb.uncaught.bad_request", "denvweb.uncaught.forbidden"
 handler404, handler500 = "denvweb.uncaught.not_found", "denvweb.uncaught.server_error"
@@ -15,6 +16,7 @@ handler404, handler500 = "denvweb.uncaught.not_found", "denvweb.uncaught.server_
 urlpatterns: list[URLPattern | URLResolver] = [
     path("healthz", health.healthz),
     path("readyz", health.readyz),
+    path("metrics", PrometheusView.as_view(), name="prometheus"),
     path("api/schema/", SpectacularAPIView.as_view(), name="schema"),
     path("api/v1/", include("denvweb.account")),
     path("api/v1/", include("denvweb.grants")),

@@ -224,3 +224,16 @@ class StageAlarms(models.Model):
 
     def __str__(self) -> str:
         return f"{self.stage} {self.release}"
+
+
+class LoopPass(models.Model):
+    """When a periodic task last came to its end, so that its silence shows. Nothing is decided by it."""
+
+    loop = models.CharField(primary_key=True, max_length=40)  # the task's name
+    ended_at = models.DateTimeField()
+    took_s = models.FloatField()
+    passes = models.BigIntegerField(default=0)
+    failures = models.BigIntegerField(default=0)  # things that a pass could not look at
+
+    def __str__(self) -> str:
+        return f"{self.loop} {self.ended_at:%H:%M:%S}"

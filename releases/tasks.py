@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from celery import shared_task
 
+from metrics.services import loop_pass
 from releases.services.dry_runs import dry_run_run, dry_runs_sweep
 
 
@@ -18,5 +19,6 @@ def reconcile() -> None:
     """One look at every rollout in flight, and at dry runs whose wake was lost."""
     from releases.reconcile import reconcile as reconcile_rollouts
 
-    dry_runs_sweep()
-    reconcile_rollouts()
+    with loop_pass("releases.reconcile") as seen:
+        dry_runs_sweep()
+        seen.failures = reconcile_rollouts().failures

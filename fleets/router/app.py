@@ -22,7 +22,7 @@ from fleets.router.callers import RefusedError
 from fleets.router.client import ClientConnection
 from fleets.router.config import Config
 from fleets.router.control import Control
-from fleets.router.families import Family, families
+from fleets.router.families import families
 from fleets.router.gauges import Gauges
 from fleets.router.heads import Headers, RequestHead, RequestHeads
 from fleets.router.job import Job
@@ -33,7 +33,6 @@ from fleets.router.pipeline import Pipeline
 from fleets.router.policy import Stage
 from fleets.router.prefix import PrefixIndex
 from fleets.router.probe import Prober
-from fleets.router.prometheus import TEXT_TYPE, text_page
 from fleets.router.prometheus_native import NATIVE_TYPE, native_page, wanted
 from fleets.router.report import Reporter
 from fleets.router.synthetic import Tester
@@ -41,6 +40,7 @@ from fleets.router.table import TableKeeper
 from fleets.router.telemetry import Telemetry
 from fleets.router.tls import certificate_load, tls_context
 from fleets.router.upstream import Pool
+from metrics.domain.exposition import TEXT_TYPE, Family, text_page
 
 log = logging.getLogger("fleets.router")
 
@@ -145,7 +145,7 @@ class App:
         if path == "/metrics":
             native = wanted(accept)
             page = (native_page if native else text_page)(self._families())
-            return 200, page, [(b"content-type", NATIVE_TYPE if native else TEXT_TYPE)]
+            return 200, page, [(b"content-type", NATIVE_TYPE if native else TEXT_TYPE.encode())]
         if path == "/v1/models":
             return 200, orjson.dumps({"object": "list", "data": merged(self.stage, created_at=self._started_at)}), _JSON
         if path.startswith("/v1/models/"):
@@ -174,11 +174,10 @@ class App:
             "kv_events_lost": float(self.kv_events.lost),
             "client_connections": float(len(self._clients)),
             "access_log_lines_lost": float(self.pipeline.lines_lost),
-            **{f"refused_{why}": float(count) for why, count in self.pipeline.callers.refused.items()},
             "unforeseen_failures": float(sum(self.failures.values())),
             **self._tokenizer_figures(),
         }
-        return families(self.telemetry.all(), self.stage, extra)
+        return families(self.telemetry.all(), self.stage, extra, self.pipeline.callers.refused)
 
     def _tokenizer_figures(self) -> dict[str, float]:
         """Where one is named: whether it counts, and how often it did not."""

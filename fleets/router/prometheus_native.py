@@ -12,8 +12,7 @@ import math
 import struct
 from collections.abc import Iterable, Mapping
 
-from fleets.router.families import Family, Kind
-from fleets.router.prometheus import LE_S, cumulative
+from metrics.domain.exposition import LE_S, Family, Kind, cumulative
 from metrics.domain.histogram import MIN_S, Histogram, bucket_value_s
 
 NATIVE_TYPE = b"application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
@@ -36,7 +35,7 @@ def native_page(families: Iterable[Family]) -> bytes:
 
 
 def _family(family: Family) -> bytes:
-    parts = [_text(1, family.name), _number(3, _KINDS[family.kind])]
+    parts = [_text(1, family.name), *([_text(2, family.help)] if family.help else []), _number(3, _KINDS[family.kind])]
     for labels, value in family.samples:
         held = _histogram(value) if isinstance(value, Histogram) else _double(1, value)
         parts.append(_message(4, _labels(labels) + _message(_VALUE_FIELDS[family.kind], held)))

@@ -11,21 +11,26 @@ from fleets.selectors.routing import router_table, routers_view, routers_views, 
 from fleets.selectors.secrets import secret_names, secrets_view
 from fleets.selectors.snapshot import node_snapshot
 from fleets.selectors.standing import drain_plan, standing_units
+from fleets.selectors.totals import FleetTotals, PoolTotals, fleet_totals, pool_totals
 from fleets.selectors.units import service_views, units_view, units_views
 
 __all__ = [
+    "FleetTotals",
+    "PoolTotals",
     "UnitRoom",
     "UnitsLoad",
     "defrag_advice",
     "drain_plan",
     "fleet_heads",
     "fleet_maps",
+    "fleet_totals",
     "fleet_views",
     "keys_view",
     "node_snapshot",
     "node_standing",
     "nodes_found",
     "placement_explained",
+    "pool_totals",
     "router_table",
     "routers_view",
     "routers_views",

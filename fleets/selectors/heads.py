@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 
 from django.contrib.postgres.fields import ArrayField
-from django.db.models import Count, F, Func, Q, TextField
+from django.db.models import Count, F, Func, Q, QuerySet, TextField
 
 from fleets.domain.gang import RankFact, replica_state
 from fleets.domain.types import NodeState, RankDesired, RankState
@@ -52,6 +52,17 @@ def unit_heads(*, stages: Collection[str] | None = None) -> dict[str, tuple[Unit
         )
         found[stage].append(head)
     return {stage: tuple(heads) for stage, heads in found.items()}
+
+
+def pools_by_unit(units: QuerySet[Unit]) -> Iterator[tuple[str, str, str, list[tuple[str, str, int]]]]:
+    """Unit, stage and release of each, and its pools as role, generation and replicas wanted: one query."""
+    for unit, stage, release, pools in units.values_list("id", "stage", "release", _pools()):
+        yield unit, stage, release, list(zip(pools[::3], pools[1::3], map(int, pools[2::3]), strict=True))
+
+
+def ready_replicas() -> Counter[_Pool]:
+    """Ready replicas by unit, role and generation: one query."""
+    return _replicas(None)[0]
 
 
 def unit_releases() -> dict[str, dict[str, str]]:

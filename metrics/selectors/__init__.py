@@ -9,14 +9,18 @@ from metrics.selectors.figures import alarm_figures, alarm_figures_by_stage, met
 from metrics.selectors.frames import frame_view, frames_view
 from metrics.selectors.glances import glances_view
 from metrics.selectors.journal import events_after, events_view, latest_seq
+from metrics.selectors.loops import BacklogView, LoopView, backlogs_view, loops_view
 from metrics.selectors.steady import breaches_view
 from metrics.selectors.traffic import TrafficView, traffic_view
 
 __all__ = [
     "WINDOW_S",
+    "BacklogView",
+    "LoopView",
     "TrafficView",
     "alarm_figures",
     "alarm_figures_by_stage",
+    "backlogs_view",
     "breaches_view",
     "chain_view",
     "channels_view",
@@ -26,6 +30,7 @@ __all__ = [
     "frames_view",
     "glances_view",
     "latest_seq",
+    "loops_view",
     "metrics_view",
     "traffic_view",
     "with_baselines",

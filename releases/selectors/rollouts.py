@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from datetime import datetime
 from functools import cache
 
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Q, QuerySet
 
 from denvweb.core import wire
 from denvweb.core.errors import InvalidError, NotFoundError
@@ -72,6 +72,12 @@ def rollouts_view(
     if before:
         rows = rows.filter(_older(before))
     return tuple(view_of(row) for row in rows.order_by("-created_at", "-id")[:limit])
+
+
+def rollout_counts() -> tuple[tuple[str, str, str, int], ...]:
+    """How many rollouts there are by stage, kind and state: one query."""
+    rows = Rollout.objects.order_by().values_list("stage__model__name", "stage__name", "kind", "state").annotate(count=Count("pk"))
+    return tuple((f"{model}/{name}", kind, state, count) for model, name, kind, state, count in rows)
 
 
 def _older(id: str) -> Q:

@@ -197,6 +197,6 @@ async def test_events_that_are_gone_for_good_take_all_belief_along(tmp_path: Pat
             events.stored(b"2")
             await until(lambda: heard.lost == 1)
             assert held_bytes(bench, "a") == 0
-            assert b"denv_router_kv_events_lost 1" in (await bench.get("/metrics")).body
+            assert b"denv_router_kv_events_lost_total 1" in (await bench.get("/metrics")).body
     finally:
         events.close()

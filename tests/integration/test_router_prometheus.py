@@ -9,9 +9,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleets.router.families import Family, Kind
-from fleets.router.prometheus import LE_S, text_page
 from fleets.router.prometheus_native import NATIVE_TYPE, SCHEMA, native_page
+from metrics.domain.exposition import LE_S, Family, Kind, text_page
 from metrics.domain.histogram import Histogram
 from tests.integration.fake_engine import engines
 from tests.integration.router_bench import chat, message, pd_unit, router, table

@@ -116,7 +116,7 @@ async def test_metrics_page(tmp_path: Path) -> None:
         assert 'denv_router_decisions_total{stage="ds-flash/prod-us",unit="u-1"' in page and 'reason="remote"} 1' in page
         assert 'class="decode"} 1' in page
         assert "# TYPE denv_router_ttft_seconds histogram" in page and "denv_router_table_generation 1" in page
-        assert 'denv_router_prefill_queue{unit="u-1"} 0' in page
+        assert 'denv_router_prefill_queue{stage="ds-flash/prod-us",unit="u-1",release="ds-flash@1"} 0' in page
 
 
 async def test_phases_add_up_and_gaps_are_counted_per_arrival(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ async def test_a_prompt_near_the_limit_goes_where_its_true_tokens_say(tmp_path: 
         bench.app.apply(table(pd_unit([p], [d]), below=1900, generation=2))
         assert (await bench.ask(chat(f"user {WORDS_2000}"))).status == 200  # another one, that decode does not hold
         page = (await bench.get("/metrics")).body.decode()
-        assert len(p.posts) == 1 and "denv_router_tokenizer_loaded 1" in page and "denv_router_tokenizer_failures 0" in page
+        assert len(p.posts) == 1 and "denv_router_tokenizer_loaded 1" in page and "denv_router_tokenizer_failures_total 0" in page
 
 
 async def test_the_table_names_it_and_the_flag_goes_over_that(tmp_path: Path, words: str) -> None:
@@ -81,7 +81,7 @@ async def test_without_it_prompts_are_estimated_and_that_is_said(
             await until(lambda: bench.app.pipeline.tokens.failures == 1)
             assert (await bench.ask(chat(WORDS_2000))).status == 200 and len(p.posts) == 1
             page = (await bench.get("/metrics")).body.decode()
-            assert "denv_router_tokenizer_loaded 0" in page and "denv_router_tokenizer_failures 1" in page
+            assert "denv_router_tokenizer_loaded 0" in page and "denv_router_tokenizer_failures_total 1" in page
             bench.app.pipeline.tokenizer_want()
             await asyncio.sleep(0)
             assert bench.app.pipeline.tokens.failures == 1  # not asked for again at once

@@ -85,8 +85,8 @@ def kv_events_are_told(lab: Lab, tools: Tools) -> None:
             assert listener.stdout.readline() == "kv-events\n"
         finally:
             listener.kill()
-    lab.until(lambda: _router_says(lab, "kv_event_batches") > 0, timeout_s=20, what="the router hears of blocks")
-    assert _router_says(lab, "kv_events_lost") == 0
+    lab.until(lambda: _router_says(lab, "kv_event_batches_total") > 0, timeout_s=20, what="the router hears of blocks")
+    assert _router_says(lab, "kv_events_lost_total") == 0
 
 
 def _router_says(lab: Lab, name: str) -> float:

@@ -1,0 +1,1 @@
+"""The control plane's own figures for Prometheus."""
