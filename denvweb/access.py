@@ -82,14 +82,18 @@ def actions_of(user: Person, model: str) -> frozenset[Action]:
     return frozenset().union(*found)
 
 
+def roles_for(action: Action) -> str:
+    """`admin or operator`: the roles that an action takes, as words."""
+    return " or ".join(sorted(role for role, actions in ALLOWED.items() if action in actions))
+
+
 def access_model(user: Person, model: str, action: Action = Action.SEE) -> None:
     """Refuse what the person may not do: NotFoundError when the model is not theirs to see, else ForbiddenError."""
     allowed = actions_of(user, model)
     if Action.SEE not in allowed:
         raise NotFoundError(f"There is no model {model}.")
     if action not in allowed:
-        able = sorted(role for role, actions in ALLOWED.items() if action in actions)
-        raise ForbiddenError(f"You may not {action} {model}; that takes the role {' or '.join(able)}.", code="role-missing")
+        raise ForbiddenError(f"You may not {action} {model}; that takes the role {roles_for(action)}.", code="role-missing")
 
 
 def access_stage(user: Person, stage: str, action: Action = Action.SEE) -> None:

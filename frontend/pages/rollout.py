@@ -10,8 +10,9 @@ from django.views.decorators.http import require_safe
 from denvweb.access import access_stage, actions_of
 from denvweb.core import units
 from frontend import evidence, words
+from frontend.buttons import buttons
 from frontend.pages.base import PageRequest, page, show, whole
-from frontend.pages.stage import buttons, steps, will
+from frontend.pages.stage import own_approval, steps, will
 from metrics.selectors import events_view
 from releases.domain.synthetic import synthetic_text
 from releases.domain.views import DiffView, RolloutView
@@ -48,7 +49,7 @@ def rollout(request: PageRequest, id: str) -> HttpResponse:
             "evidence": evidence.table(view.verdicts),
             "synthetic": synthetic_text(view.verdicts),
             "took": units.format_duration((view.ended_at - view.started_at).total_seconds()) if view.ended_at else "",
-            "buttons": (may := buttons(view, actions_of(request.user, model))),
+            "buttons": (may := buttons(view, actions_of(request.user, model), refused=own_approval(request.user, view))),
             "may_abort": may.roll_back and view.active and view.state not in _GOING_BACK,
             "diff": _diff(view, model),
             "events": events_view(rollout=id, limit=_EVENTS_MAX),

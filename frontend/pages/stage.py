@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from django.contrib.auth.models import AbstractBaseUser
 from django.http import HttpResponse, JsonResponse
 from django.views.decorators.http import require_safe
 
-from denvweb.access import Action, access_stage, actions_of
+from denvweb.access import Action, access_approve, access_stage, actions_of
 from denvweb.core import units
+from denvweb.core.errors import ForbiddenError
 from fleets.domain.views import FleetMap, UnitView
 from fleets.selectors import fleet_maps, units_view
 from frontend import charts, evidence, gpumap, stagecharts, timerange, unitpic, words
+from frontend.buttons import buttons
 from frontend.gpumap import Tenant
 from frontend.pages.assets import plotly_version
 from frontend.pages.base import PageRequest, page, show, whole
@@ -39,17 +42,6 @@ class Step:
     passed_s: float | None  # of a hold
     total_s: float | None
     hold: str
-
-
-@dataclass(frozen=True, slots=True)
-class Buttons:
-    """What a person may do to the rollout now."""
-
-    approve: bool
-    promote: bool
-    pause: bool
-    resume: bool
-    roll_back: bool  # may, whether or not there is anywhere to go back to
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +71,15 @@ def _step(step: PlanStepView, now: datetime) -> Step:
     return Step(step, css, when, passed_s, total_s, hold)
 
 
-def buttons(rollout: RolloutView | None, may: Collection[Action]) -> Buttons:
-    """Promote, pause and resume, only where the state machine would take them, and only for who may."""
-    back = Action.ROLL_BACK in may
-    if rollout is None or not rollout.active or rollout.state in {"rolling-back", "rollback-blocked"}:
-        return Buttons(approve=False, promote=False, pause=False, resume=False, roll_back=back)
-    held = rollout.state == "held"
-    approve = held and rollout.reason == "approval"
-    return Buttons(
-        approve=approve and Action.APPROVE in may,
-        promote=Action.PROMOTE in may and not approve and rollout.kind == "rollout" and rollout.state in {"rolling", "held"},
-        pause=Action.PAUSE in may and (rollout.state in {"rolling", "baking"} or (held and rollout.reason not in {"manual", "approval"})),
-        resume=Action.PAUSE in may and held and rollout.reason == "manual",
-        roll_back=back,
-    )
+def own_approval(user: AbstractBaseUser, rollout: RolloutView | None) -> str:
+    """Why whoever may approve others' rollouts may not approve this one; empty where they may."""
+    if rollout is None or rollout.reason != "approval" or user.get_username() != rollout.started_by:
+        return ""
+    try:
+        access_approve(user, rollout.stage, started_by=rollout.started_by)
+    except ForbiddenError as error:
+        return error.detail
+    return ""
 
 
 def will(stage: StageView) -> tuple[Will, ...]:
@@ -141,13 +128,16 @@ def _rollout_context(stage: StageView, now: datetime) -> dict[str, Any]:
     }
 
 
-def _living(stage: StageView, now: datetime, may: Collection[Action]) -> dict[str, Any]:
+def _living(request: PageRequest, stage: StageView, now: datetime) -> dict[str, Any]:
+    may = actions_of(request.user, stage.model)
     base, canary = two_releases(stage)
     return {
         "stage": stage,
         "base": base,
         "canary": canary,
-        "buttons": buttons(stage.rollout, may),
+        "model": stage.model,
+        "name": stage.name,
+        "buttons": buttons(stage.rollout, may, refused=own_approval(request.user, stage.rollout)),
         "may_keys": Action.ADMIN in may,
         "will": will(stage),
         **_rollout_context(stage, now),
@@ -173,7 +163,7 @@ def stage(request: PageRequest, model: str, name: str) -> HttpResponse:
             "presets": timerange.PRESETS,
             "plotly_version": plotly_version(),
             "charts": stagecharts.stubs(),
-            **_living(view, now, actions_of(request.user, model)),
+            **_living(request, view, now),
         },
     )
 

@@ -47,6 +47,12 @@ def request_id() -> str:
 
 
 @register.filter
+def said(value: Badge) -> str:
+    """A state in words alone."""
+    return value.text
+
+
+@register.filter
 def stage_badge(stage: words.StageLook) -> Badge:
     """A stage's state."""
     return words.stage_badge(stage)
@@ -193,9 +199,15 @@ def plain(value: float) -> str:
 
 
 @register.filter
+def capital(text: str) -> str:
+    """A capital first, where a word stands first: names such as `itl-p99` and figures such as `n=1,204` stay as they are written."""
+    text = text.strip()
+    word = text.partition(" ")[0].rstrip(".,:;")
+    return text[0].upper() + text[1:] if word.isalpha() else text
+
+
+@register.filter
 def sentence(text: str) -> str:
     """Words of a state machine as a sentence: a capital first, a stop at the end."""
-    text = text.strip()
-    if not text:
-        return ""
-    return text[0].upper() + text[1:] + ("" if text[-1] in ".!?…" else ".")
+    text = capital(text)
+    return text + ("" if not text or text[-1] in ".!?…" else ".")

@@ -248,3 +248,41 @@ def test_the_range_of_all_charts_is_in_the_address(browser: Browser, live_server
     browser.find("button[data-live]").click()
     assert browser.run(address) == "?range=1h"
     assert browser.complaints() == []
+
+
+def test_a_part_that_fails_keeps_what_it_showed_and_says_so_until_it_is_there_again(
+    browser: Browser, live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(**_: object) -> None:
+        raise RuntimeError("the metrics are away")
+
+    browser.driver.get(live_server.url + STAGE)
+    browser.wait(lambda: browser.run("return document.querySelector('.unit .flow')"))
+    browser.wait(lambda: browser.driver.title == "(2) Canary 10% · ds-flash/prod-us · denv")
+    with monkeypatch.context() as patch:
+        patch.setattr("frontend.pages.stage.metrics_view", broken)
+        note = "[id^=sg-units] > [data-failed]"
+        browser.wait(lambda: browser.run("return document.querySelector(arguments[0])", note))
+        browser.run("document.querySelector('[data-live]').click()")
+        assert "denv answered with error 500" in browser.find(note).text
+        assert browser.find(f"{note} code").text != ""
+        assert browser.run("return document.querySelector('.unit .flow')"), "what was known of the units is still there"
+        assert not browser.find("#offline").is_displayed(), "denv did answer"
+        assert browser.violations() == []
+    browser.find(f"{note} button").click()
+    browser.wait(lambda: not browser.run("return document.querySelector(arguments[0])", note))
+    assert browser.run("return document.querySelector('.unit .flow')")
+    browser.complaints()
+
+
+def test_a_page_that_is_no_longer_its_reader_s_says_so(browser: Browser, live_server: LiveServer, settings: Any) -> None:
+    browser.driver.get(live_server.url + STAGE)
+    settings.DEFAULT_ROLE = "viewer"
+    browser.wait(lambda: browser.run("return document.getElementById('no-role')"))
+    back = browser.run("return [...document.querySelectorAll('#sg-head .btn.danger')].at(-1)")
+    assert back.get_attribute("aria-disabled") == "true" and back.get_attribute("aria-describedby") == "no-role"
+    assert "Rolling back takes the role admin or operator." in browser.find("#no-role").text
+    assert browser.violations() == []
+    settings.DEFAULT_ROLE = "none"
+    browser.wait(lambda: "not yours to see" in browser.find("#main > [data-failed]").text)
+    browser.complaints()

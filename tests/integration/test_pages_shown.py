@@ -27,7 +27,7 @@ PAGES = {
     "/fleets": "2 fleets, 248 GPUs",
     "/releases": "Releases of 3 models",
     "/releases/ds-flash/8": "ds-flash, release 8",
-    "/releases/ds-flash/8/rollouts": "Itl-p99 tripped at 412 : 1",
+    "/releases/ds-flash/8/rollouts": "itl-p99 tripped at 412 : 1",
     "/releases/new": "New release",
     "/events": "deployer-b started release 8",
     "/recipes": "recipes</h1>",

@@ -66,7 +66,44 @@
     settle();
   });
   document.addEventListener('visibilitychange', () => { answeredAt = Date.now(); settle(); });
-  document.addEventListener('htmx:afterRequest', (e) => { if (e.detail.successful) answered(); else unanswered(); });
+  // An answer that is an error is an answer: denv is there, and one part of the page is not. No answer, or that of a proxy
+  // in front of a denv that is away, is the line above.
+  const AWAY = new Set([0, 502, 503, 504]);
+  document.addEventListener('htmx:afterRequest', (e) => { if (e.detail.successful || !AWAY.has(e.detail.xhr.status)) answered(); else unanswered(); });
+
+  // ---- a part that could not be renewed: what it showed stays, grey, under a note that says so ------------------------------
+  const REASONS = {
+    403: 'You may not see this any more: your roles have changed.',
+    404: 'This is not there any more, or not yours to see.',
+  };
+  function element(tag, text, css) { const el = document.createElement(tag); el.textContent = text; if (css) el.className = css; return el; }
+  function failed(part, xhr) {
+    const known = REASONS[xhr.status], id = xhr.getResponseHeader('X-Request-Id');
+    let box = part.querySelector(':scope > [data-failed]');
+    if (box?.dataset.failed === String(xhr.status)) { part.classList.add('stale'); box.querySelector('code').textContent = id || ''; return; }
+    box?.remove();
+    box = element('div', '', 'note failed'); box.dataset.failed = xhr.status; box.dataset.s = known ? 'warn' : 'bad'; box.setAttribute('role', 'alert');
+    const icon = document.createElementNS('http://www.w3.org/2000/svg', 'svg'), use = document.createElementNS('http://www.w3.org/2000/svg', 'use');
+    icon.setAttribute('class', 'i'); icon.setAttribute('aria-hidden', 'true'); use.setAttribute('href', known ? '#i-lock' : '#i-bad'); icon.append(use);
+    const said = element('p', known || `This could not be renewed: denv answered with error ${xhr.status}.`);
+    said.append(element('span', ` What stands below is of ${answeredClock} or before. What runs goes on serving.`, 'dim'));
+    const number = element('span', 'request ', 'xs dimmer'); number.append(element('code', id || ''));
+    const again = element('button', 'Try again', 'btn small'); again.type = 'button'; again.dataset.again = '';
+    const body = document.createElement('div'); body.append(said, number);
+    box.append(icon, body, again);
+    part.prepend(box); part.classList.add('stale'); part.removeAttribute('aria-busy');
+  }
+  function again(part) { globalThis.htmx.ajax('GET', part.getAttribute('hx-get'), { source: part, target: part, swap: part.getAttribute('hx-swap') }); }
+  const livingPart = (el) => (el?.matches('[hx-get][hx-trigger]:not([data-quiet])') ? el : null);
+  document.addEventListener('htmx:afterRequest', (e) => {
+    const part = livingPart(e.detail.elt), { xhr } = e.detail;
+    if (!part || part !== e.detail.target) return;
+    if (e.detail.successful) {
+      part.querySelector(':scope > [data-failed]')?.remove();
+      part.classList.remove('stale'); part.removeAttribute('aria-busy');
+    } else if (!AWAY.has(xhr.status)) failed(part, xhr);
+  });
+  document.addEventListener('click', (e) => { const button = e.target.closest('[data-again]'); if (button) again(button.closest('[hx-get]')); });
   addEventListener('pagehide', hush);
   addEventListener('pageshow', (e) => { if (e.persisted) settle(); });
   answeredClock = globalThis.denvClock();

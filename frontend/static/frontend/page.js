@@ -97,5 +97,17 @@
     const tiles = all('.tile', tile.parentElement);
     toTile(tiles[Math.min(tiles.length - 1, Math.max(0, tiles.indexOf(tile) + step))]);
   });
+  // ---- the tab: how many things need a person, and how what is looked at stands -----------------------------------------
+  const named = document.title, sign = document.querySelector('link[rel=icon]'), plain = sign?.getAttribute('href');
+  function title() {
+    const count = document.querySelector('#attention [data-count]')?.dataset.count, said = document.querySelector('[data-title]')?.dataset.title;
+    const text = `${count ? `(${count}) ` : ''}${said ? `${said} · denv` : named}`;
+    if (document.title !== text) document.title = text;
+    const wanted = count && sign?.dataset.needs ? sign.dataset.needs : plain;
+    if (sign && sign.getAttribute('href') !== wanted) sign.setAttribute('href', wanted);
+  }
+  document.addEventListener('htmx:afterSettle', title);
+  document.addEventListener('denv:swapped', title);
+  title();
   showTheme();
 })();
