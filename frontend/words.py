@@ -73,7 +73,7 @@ _ROLLOUT: dict[str, Badge] = {
 _LEVEL: dict[str, Badge] = {
     "info": Badge("off", "info", "info"),
     "warn": Badge("warn", "held", "warning"),
-    "bad": Badge("bad", "bad", "bad"),
+    "bad": Badge("bad", "bad", "alert"),
 }
 _SEVERITY: dict[str, Badge] = {
     "error": Badge("bad", "bad", "error"),

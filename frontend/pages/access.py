@@ -14,10 +14,12 @@ from django.views.decorators.http import require_POST, require_safe
 
 from denvweb.access import ALLOWED, EVERY_MODEL, Action, Role, access_model, actions_of, roles_of, seen_by
 from denvweb.core.errors import InvalidError, NotFoundError
+from frontend import filters
 from frontend.accounts.roles import GrantView, grant_give, grant_take, grants_of, policies, policy_set
 from frontend.pages.base import PageRequest, attempt, page, person, show
 from releases.selectors.heads import stage_keys
 
+_SHOWN = 25  # models; each brings two forms
 ROLES = tuple(role for role in Role if role is not Role.NONE)
 
 
@@ -33,13 +35,15 @@ class OfModel:
     approver_differs: bool
 
 
-def _models(request: PageRequest) -> list[OfModel]:
+def _models(request: PageRequest, wanted: str, most: int | None) -> tuple[list[OfModel], int]:
+    """Every model at once first, then those whose name has `wanted` in it, at most `most`; and how many there are of these."""
     user = person(request)
     grants: dict[str, list[GrantView]] = defaultdict(list)
     for grant in grants_of(user):
         grants[grant.model].append(grant)
     rules, seen = policies(), seen_by(user)
     names = sorted({stage.partition("/")[0] for stage in stage_keys()} | (grants.keys() - {EVERY_MODEL}))
+    fit = [name for name in names if name in seen and wanted in name]
     return [
         OfModel(
             model=model,
@@ -49,14 +53,16 @@ def _models(request: PageRequest) -> list[OfModel]:
             grants=tuple(grants[model]),
             approver_differs=rules.get(model, False),
         )
-        for model in (EVERY_MODEL, *(name for name in names if name in seen))
-    ]
+        for model in (*(() if wanted else (EVERY_MODEL,)), *fit[:most])
+    ], len(fit)
 
 
 @require_safe
 @page
 def access(request: PageRequest) -> HttpResponse:
     """Roles and what they may do; who has which for what; the rules of each model."""
+    wanted = filters.read(request, {"model": None, "all": ("yes",)})
+    models, fit = _models(request, wanted["model"], None if wanted["all"] else _SHOWN)
     table = [(action.value, [action in ALLOWED[role] for role in ROLES]) for action in Action]
     return show(
         request,
@@ -66,7 +72,10 @@ def access(request: PageRequest) -> HttpResponse:
             "section": "access",
             "roles": [role.value for role in ROLES],
             "table": table,
-            "models": _models(request),
+            "models": models,
+            "fit": fit,
+            "hidden": max(0, fit - _SHOWN) if not wanted["all"] else 0,
+            "filter": wanted,
             "mine": roles_of(request.user),
             "everybody": settings.DEFAULT_ROLE,
         },

@@ -66,6 +66,7 @@ def overview(request: PageRequest) -> HttpResponse:
             "now": now,
             "verdict": attention.verdict(stages, needs, moves),
             "needs": needs,
+            "oldest": min((item.since for item in needs if item.since), default=None),
             "moves": moves,
             "groups": [(model, list(group)) for model, group in groupby(rows, key=lambda row: row.model)],
             "stages": stages,

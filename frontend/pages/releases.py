@@ -14,20 +14,20 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from denvweb.access import Action, access_model, actions_of, seen_by
+from denvweb.access import Action, access_model, actions_of, roles_for, seen_by
 from denvweb.core.errors import DenvError, NotFoundError
 from frontend import diffs, filters, words
-from frontend.pages.base import PageRequest, actor, page, show, whole, write_refusal
+from frontend.pages.base import PageRequest, actor, attempt, page, show, whole, write_refusal
 from frontend.stagerows import two_releases
 from frontend.words import Badge
 from releases.domain.spec_edit import fields_of, with_value
 from releases.domain.views import DryRunView, ReleaseHead, ReleaseView, StageHead
 from releases.selectors.heads import stage_heads, stage_keys
-from releases.selectors.releases import PAGE, dry_run_view, release_view, releases_newest, releases_view
+from releases.selectors.releases import PAGE, diff_view, dry_run_view, release_view, releases_newest, releases_view
 from releases.selectors.rollouts import rollouts_view
 from releases.services.access import access_release
 from releases.services.dry_runs import dry_run_create
-from releases.services.releases import release_create
+from releases.services.releases import release_create, release_resume
 
 EXAMPLE = """\
 release:
@@ -122,7 +122,7 @@ def release(request: PageRequest, model: str, number: int) -> HttpResponse:
     view = next((found for found in newest if found.number == number), None) or release_view(model=model, number=number)
     others = [other for other in newest if other.number != number]
     against = _against(others, number, request.GET.get("against", ""))
-    stages = stage_heads(model=model, simulated=frozenset())
+    stages, may = stage_heads(model=model, simulated=frozenset()), actions_of(request.user, model)
     return show(
         request,
         "release",
@@ -135,11 +135,28 @@ def release(request: PageRequest, model: str, number: int) -> HttpResponse:
             "others": others,
             "against": against,
             "diff": diffs.compare(against.yaml, view.yaml) if against else (),
+            "changes": diff_view(model=model, number=number, against=against.number) if against else None,
             "pools": _pools(against, view),
             "places": [_place(f"{model}@{number}", stage) for stage in stages],
-            "may_roll_back": Action.ROLL_BACK in actions_of(request.user, model),
+            "may_roll_back": Action.ROLL_BACK in may,
+            "may_start": Action.START in may,
+            "takes": {"roll_back": roles_for(Action.ROLL_BACK), "start": roles_for(Action.START)},
         },
     )
+
+
+@require_POST
+@page
+def release_let_go(request: PageRequest, model: str, number: int) -> HttpResponse:
+    """Let automation deploy a release again that was taken back."""
+    access_model(request.user, model, Action.START)
+    reason = request.POST.get("reason", "").strip()[:200]
+    attempt(
+        request,
+        lambda: release_resume(model=model, number=number, actor=actor(request), via="ui", reason=reason),
+        done=f"Automation may deploy release {number} again.",
+    )
+    return redirect(reverse("release", args=(model, number)))
 
 
 @require_safe

@@ -123,6 +123,7 @@ class RolloutView:
     plan: StagePlanView
     verdicts: tuple[AlarmVerdict, ...]
     active: bool
+    note: str = ""  # why, in the words of whoever made the release that it goes to
 
 
 @dataclass(frozen=True, slots=True)

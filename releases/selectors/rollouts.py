@@ -118,6 +118,7 @@ def view_of(row: Rollout, state: RolloutState | None = None) -> RolloutView:
         ),
         verdicts=wire.from_plain(row.verdicts, tuple[AlarmVerdict, ...]),
         active=row.state not in Rollout.ENDED,
+        note=row.to_release.note,
     )
 
 

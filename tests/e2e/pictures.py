@@ -1,11 +1,12 @@
 """`make pictures`: every page as it looks, light and dark, on a wide screen and on a telephone, into docs/images/pages.
 
-Run by hand and looked at; what must hold of pages by itself is in test_browser_pages.py.
+Run by hand and looked at; `ONLY=stage,events` takes some of them; what must hold of pages by itself is in test_browser_pages.py.
 """
 
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ FOLDER = Path(__file__).parents[2] / "docs" / "images" / "pages"
 _LOOKS = [(width, theme) for width in (1440, 390) for theme in ("light", "dark")]
 _SCALE = {1440: 0.6, 390: 0.8}  # all pictures together stay under 4 MB
 _QUALITY = 60
+_ONLY = {name for name in os.environ.get("ONLY", "").split(",") if name}
 
 
 def shot(browser: Browser, width: int) -> bytes:
@@ -89,7 +91,7 @@ def test_pictures(live_server: LiveServer, monkeypatch: pytest.MonkeyPatch, sett
     total_bytes = 0
     try:
         browser.sign_in(live_server.url, client.cookies["sessionid"].value)
-        for name, path in {**PAGES, **_MORE}.items():
+        for name, path in ((name, path) for name, path in {**PAGES, **_MORE}.items() if not _ONLY or name in _ONLY):
             if name == "login":
                 browser.driver.delete_all_cookies()
             browser.driver.get(live_server.url + path)

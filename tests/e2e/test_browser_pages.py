@@ -20,6 +20,7 @@ PAGES = {
     "overview": "/",
     "stage": STAGE,
     "what-if": f"{STAGE.partition('?')[0]}/what-if",
+    "scale": f"{STAGE.partition('?')[0]}/scale",
     "stage-back": "/stages/llama-70b/prod-us",
     "logs": "/stages/ds-flash/prod-us/logs?pool=decode",
     "rollout": "/rollouts/ro-ds-flash-prod-us",
@@ -70,7 +71,7 @@ def check_looks(browser: Browser) -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_nothing_and_nothing_scrolls_sideways(browser: Browser, live_server: LiveServer, name: str) -> None:
     browser.driver.get(live_server.url + PAGES[name])
-    if name.startswith(("stage", "what-if")):
+    if name.startswith(("stage", "what-if")):  # pages with charts
         browser.wait(lambda: browser.run("return document.querySelectorAll('.plot .main-svg').length"))
     check_looks(browser)
     expected = {"missing": ["404"], "logs": ["/logs?pool="]}.get(name, [])  # no engine of this evening is there to write a log

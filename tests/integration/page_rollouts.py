@@ -96,7 +96,8 @@ def patch_all(
     patch(f"{pages}.rollout.rollout_view", one_rollout)
     patch(f"{pages}.rollout.stage_view", one_stage)
     patch(f"{pages}.rollout.events_view", lambda **_: events)
-    patch(f"{pages}.rollout.diff_view", lambda **_: diff())
+    for module in ("rollout", "releases"):
+        patch(f"{pages}.{module}.diff_view", lambda **_: diff())
     for module in ("rollout", "releases"):
         patch(f"{pages}.{module}.rollouts_view", lambda **_: rollouts())
 

@@ -28,7 +28,7 @@ from metrics.domain.glance import NAMES, POINTS, STEP_S, GlanceView, Values
 from metrics.domain.split import Tail
 from metrics.domain.views import BreachView, EventView, FrameView, LineView
 from releases.catalog import catalog
-from releases.domain.scaling_views import ScaleView
+from releases.domain.scaling_views import KnobView, ScaleView
 from releases.domain.serving import process_of, serving_of
 from releases.domain.views import (
     AlarmView,
@@ -379,8 +379,9 @@ def ground(*, stage: str) -> Ground:
 
 
 def scale(*, stage: str) -> ScaleView:
-    """Its ratio, before anything was decided about it."""
-    return ScaleView(stage, "auto", "2P1D", "", (), "", None)
+    """Its ratio and numbers, before anything was decided about it."""
+    units, prefill = KnobView("units", 2, 2, None, 1, 4), KnobView("prefill", 2, 1, 3, 1, 4, "oncall-a", ago(minutes=9))
+    return ScaleView(stage, "auto", "2P1D", "", (units, prefill, KnobView("decode", 1, 1, 1, 1, 1)), "", None)
 
 
 def patch_all(patch: Callable[[str, object], object]) -> None:
@@ -398,7 +399,8 @@ def patch_all(patch: Callable[[str, object], object]) -> None:
 
     pages = "frontend.pages"
     patch(f"{pages}.whatif.sizing_ground", ground)
-    patch(f"{pages}.whatif.scale_view", scale)
+    for module in ("whatif", "scale"):
+        patch(f"{pages}.{module}.scale_view", scale)
     for module in ("events", "releases"):
         patch(f"{pages}.{module}.stage_keys", lambda: [view.stage for view in stages()])
     for module in ("overview", "releases"):

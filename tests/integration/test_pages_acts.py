@@ -148,6 +148,7 @@ MOST_QUERIES = {  # one of each reads the roles of whoever asks
     "/rollouts/ROLLOUT": 12,
     f"{STAGE}/way-back?rollout=ROLLOUT": 12,
     f"{STAGE}/keys": 6,
+    f"{STAGE}/scale": 12,
     "/fleets": 12,
     "/releases": 8,
     "/releases/ds-flash/1": 12,

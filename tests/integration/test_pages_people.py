@@ -176,3 +176,13 @@ def test_recipes_say_what_they_hold(root: Client) -> None:
     page = root.get("/recipes").content.decode()
     assert "deepseek-v4.1-flash/deepinfer@3" in page
     assert "a token" in page
+
+
+def test_access_of_many_models_is_found_by_name_and_not_all_at_once(root: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frontend.pages.access.stage_keys", lambda: [f"model-{n:03d}/prod" for n in range(200)])
+    first = root.get("/access").content.decode()
+    assert first.count('id="ac-m-model-') == 25 and "Show 175 more models" in first and len(first) < 70_000
+    one = root.get("/access?model=-142").content.decode()
+    assert one.count('id="ac-m-') == 1 and 'id="ac-m-model-142"' in one
+    assert root.get("/access?all=yes").content.decode().count('id="ac-m-model-') == 200
+    assert "No model that you may see has" in root.get("/access?model=none").content.decode()

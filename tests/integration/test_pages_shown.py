@@ -19,6 +19,7 @@ PAGES = {
     "/stages/kimi-k2/prod-us": "Waits for approval",
     "/stages/llama-70b/prod-us": "Rolling back to 21",
     "/stages/ds-flash/prod-us/what-if": "is the bottleneck of the advised shape",
+    "/stages/ds-flash/prod-us/scale": "Prefill replicas of each unit",
     "/stages/ds-flash/prod-us/rollback": "Roll ds-flash/prod-us back to release 7?",
     "/rollouts/ro-ds-flash-prod-us": "On what Bring up unit 2 passed",
     "/rollouts/ro-kimi-k2-prod-us": "Waits for a person who is not deployer-b.",

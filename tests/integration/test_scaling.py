@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from django.contrib.auth.models import User
+from django.test import Client
 
 from denvweb.core.errors import ConflictError, InvalidError
 from fleets.domain.scaling.types import Knob
@@ -153,3 +157,24 @@ def test_the_api_sets_refuses_and_gives_back() -> None:
     assert api.post(path, {}, content_type="application/json").json()["code"] == "nothing-to-scale"
     back = api.post(path, {"auto": True}, content_type="application/json").json()
     assert [knob["held_by"] for knob in back["knobs"]] == ["", "", ""] and back["ratio"] == "2P1D"
+
+
+def test_the_page_sets_what_was_changed_and_gives_it_back(settings: Any) -> None:
+    _demo()
+    client = Client()
+    client.force_login(User.objects.create_user("ada"))
+    path = f"/stages/{STAGE}/scale"
+    shown = client.get(path).content.decode()
+    assert 'name="prefill" type="number" inputmode="numeric" min="1" max="3" value="1"' in shown
+    told = client.post(path, {"units": "1", "prefill": "2", "decode": "1", "reason": "a long day"}, follow=True).content.decode()
+    assert "ada, since" in told and "prefill 1 -&gt; 2" in told and "a long day" in told
+    row = StageScale.objects.get()
+    assert row.manual.keys() == {"prefill"}, "what nobody touched stays with the traffic"
+    assert "Not scaled: no number was changed" in client.post(path, {"prefill": "2"}, follow=True).content.decode()
+    assert "Not scaled:" in client.post(path, {"prefill": "9"}, follow=True).content.decode()
+    client.post(path, {"auto": "1"})
+    row.refresh_from_db()
+    assert row.manual == {}
+    settings.DEFAULT_ROLE = "viewer"
+    assert "Scaling takes the role admin or deployer or operator." in client.get(path).content.decode()
+    assert client.post(path, {"prefill": "2"}).status_code == 403

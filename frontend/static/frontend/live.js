@@ -15,7 +15,8 @@
   function showPaused() {
     for (const b of all('[data-live]')) {
       b.setAttribute('aria-pressed', String(paused));
-      b.textContent = paused ? `Paused at ${globalThis.denvClock()}` : 'Live';
+      const [clock, seconds] = [globalThis.denvClock().slice(0, 5), globalThis.denvClock().slice(5)];
+      b.replaceChildren(...(paused ? ['Paused', element('span', ' at', 'wide'), ` ${clock}`, element('span', seconds, 'wide')] : ['Live']));
     }
   }
   function showLost(is) {
