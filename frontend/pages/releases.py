@@ -27,7 +27,7 @@ from releases.selectors.releases import PAGE, diff_view, dry_run_view, release_v
 from releases.selectors.rollouts import rollouts_view
 from releases.services.access import access_release
 from releases.services.dry_runs import dry_run_create
-from releases.services.releases import release_create, release_resume
+from releases.services.releases import How, release_create, release_resume
 
 EXAMPLE = """\
 release:
@@ -49,7 +49,7 @@ _SHOWN = ((5, 10), (30, 3), (sys.maxsize, 1))  # with up to so many models, so m
 _FILTERS = {"model": None, "stage": None, "by": None, "held": ("yes", "no")}
 _FIELDS_MAX = 300
 _ROLLOUTS_MAX = 12
-_PLACE = re.compile(r"^[^:\s]*:(\d+):\d+\s")
+_PLACE = re.compile(r"^[^:\s]*:(\d+):\d+\s+(?:([\w.\[\]-]+): )?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ class FileError:
 
     line: int | None
     text: str
+    path: str = ""  # of the value, as the form names it
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ def _pools(before: ReleaseView | None, after: ReleaseView) -> list[tuple[str, st
 def file_errors(run: DryRunView) -> list[FileError]:
     """Mistakes with the line that each names."""
     found = [(_PLACE.match(text), text) for text in run.file_errors]
-    return [FileError(int(match[1]) if match else None, text) for match, text in found]
+    return [FileError(int(match[1]) if match else None, text, (match[2] or "") if match else "") for match, text in found]
 
 
 def _starting_text(request: PageRequest) -> tuple[str, str]:
@@ -247,7 +248,7 @@ def _create(request: PageRequest, yaml: str) -> HttpResponse:
     note = request.POST.get("note", "").strip()[:200]
     try:
         access_release(request.user, yaml, Action.START)
-        made = release_create(yaml=yaml, actor=actor(request), via="ui", note=note)
+        made = release_create(yaml=yaml, actor=actor(request), via="ui", note=note, how=How(dry_run=request.POST.get("dry_run", "")[:24]))
     except NotFoundError:
         raise
     except DenvError as error:

@@ -42,6 +42,7 @@ class ReleaseRequest:
 
     `supersede` ends a rollout in flight and takes its place. `break_glass`, a reason, begins in spite of a freeze window.
     `automated` says that no person is there: what was taken back is then refused until a person lifts that (`release-held`).
+    `dry_run` names the one that was looked at: what begins is its plan, or it is refused (`plan-changed`, `plan-of-other-text`).
     """
 
     yaml: str
@@ -50,6 +51,7 @@ class ReleaseRequest:
     supersede: bool = False
     break_glass: str = ""
     automated: bool = False
+    dry_run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class ReleasesView(APIView):
         wanted = wire.from_plain(request.data, ReleaseRequest)
         access_release(request.user, wanted.yaml, Action.START, break_glass=wanted.break_glass)
         user, via = request.user.get_username(), via_of(request)
-        how = How(supersede=wanted.supersede, break_glass=wanted.break_glass, automated=wanted.automated)
+        how = How(supersede=wanted.supersede, break_glass=wanted.break_glass, automated=wanted.automated, dry_run=wanted.dry_run)
         created = release_create(yaml=wanted.yaml, actor=user, via=via, only_stage=wanted.stage, note=wanted.note, how=how)
         release = release_view(model=created.release.model.name, number=created.release.number)
         rollouts = tuple(rollout_view(id=rollout.pk) for rollout in created.rollouts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -10,7 +11,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from denvweb.core import wire
-from denvweb.core.errors import DenvError
+from denvweb.core.errors import ConflictError, DenvError
 from denvweb.core.ids import random_id
 from denvweb.wake import poke, wake
 from releases.domain.dry_run import check_release, check_stage, chosen_stages
@@ -69,6 +70,40 @@ def dry_run_run(*, id: str) -> None:
     finished = DryRun.objects.filter(pk=id).exclude(state=DryRun.State.DONE)
     finished.update(state=DryRun.State.DONE, progress=1, progress_text=view.progress_text, result=wire.to_plain(view))
     poke(f"dry-run.{id}")
+
+
+def refuse_other_plan(*, id: str, yaml: str, plans: Sequence[StagePlanView]) -> None:
+    """ConflictError unless a release of this text with these plans is what somebody saw in a dry run."""
+    row = DryRun.objects.filter(pk=id, state=DryRun.State.DONE).first() if "\0" not in id else None
+    if row is None or row.result is None:
+        raise ConflictError("The dry run that you looked at is not kept any more: run it again, then release.", code="plan-gone")
+    if row.yaml != yaml:
+        raise ConflictError(
+            "The text is another than the one that was run dry: look at its plan first, then release.", code="plan-of-other-text"
+        )
+    was, now = (tuple(map(_gist, each)) for each in (wire.from_plain(row.result, DryRunView).plans, plans))
+    if was != now:
+        raise ConflictError(
+            f"The plan is not the one that you saw any more: {_other(was, now)}. Look at the new one, then release.", code="plan-changed"
+        )
+
+
+_Gist = tuple[str, int | None, int, tuple[str, ...]]
+
+
+def _gist(plan: StagePlanView) -> _Gist:
+    """What of a plan a person decides on: where it starts and ends, and its steps; times and places move with every look."""
+    return plan.stage, plan.from_release, plan.to_release, tuple(step.title for step in plan.steps)
+
+
+def _other(was: tuple[_Gist, ...], now: tuple[_Gist, ...]) -> str:
+    """The first thing that differs."""
+    for (stage, old_from, old_to, old), (_, new_from, new_to, new) in zip(was, now, strict=False):
+        if (old_from, old_to) != (new_from, new_to):
+            return f"{stage} would go from release {new_from} to {new_to}, not from {old_from} to {old_to}"
+        if old != new:
+            return f"the steps of {stage} are now {', '.join(new)}"
+    return "it is about other stages"
 
 
 def dry_runs_sweep() -> int:

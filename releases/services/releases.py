@@ -13,11 +13,11 @@ from metrics.services import event_append
 from releases.domain.dry_run import World, check_release, check_stage, chosen_stages
 from releases.domain.rollout_types import RolloutState
 from releases.domain.spec import ReleaseFile, StageSpec, parse
-from releases.domain.views import FindingView
+from releases.domain.views import FindingView, StagePlanView
 from releases.models import Model, Release, Rollout, Stage
 from releases.selectors.releases import generations_of, next_number, release_file, release_key, release_row
 from releases.selectors.worlds import world_for
-from releases.services.dry_runs import FILE, one_line
+from releases.services.dry_runs import FILE, one_line, refuse_other_plan
 from releases.services.rollouts import rollout_start, rollout_supersede
 
 
@@ -34,11 +34,13 @@ class How:
     """How a release is to begin: `supersede` what is in flight, and `break_glass`, a reason, in spite of freeze windows.
 
     `automated`: no person is there, so what was taken back once is not deployed again before a person lifts that.
+    `dry_run`: the one that was looked at; what begins is its plan or nothing.
     """
 
     supersede: bool = False
     break_glass: str = ""
     automated: bool = False
+    dry_run: str = ""
 
 
 _USUAL = How()
@@ -54,7 +56,9 @@ def release_create(*, yaml: str, actor: str, via: str, only_stage: str = "", not
         Model.objects.get_or_create(name=file.release.model)
         model = Model.objects.select_for_update().get(name=file.release.model)  # one at a time: the number, and what runs
         number, world = next_number(model.name), world_for(file, only_stage)
-        _refuse_errors(file, only_stage, number, replace(world, supersede=how.supersede, break_glass=bool(how.break_glass.strip())))
+        plans = _refuse_errors(file, only_stage, number, replace(world, supersede=how.supersede, break_glass=bool(how.break_glass.strip())))
+        if how.dry_run:
+            refuse_other_plan(id=how.dry_run, yaml=yaml, plans=plans)
         stages = chosen_stages(file, only_stage)
         _refuse_nothing(model, file, stages)
         if how.automated:
@@ -92,14 +96,14 @@ def _read(yaml: str) -> ReleaseFile:
     raise InvalidError("\n".join(error.text(FILE) for error in file), code="spec-invalid", fields=fields)
 
 
-def _refuse_errors(file: ReleaseFile, only_stage: str, number: int, world: World) -> None:
-    """Raise what a dry run would find; all of it, under the code of the first."""
-    found = list(check_release(file, only_stage, world))
-    for stage in chosen_stages(file, only_stage):
-        found.extend(check_stage(file, stage, number, world).findings)
+def _refuse_errors(file: ReleaseFile, only_stage: str, number: int, world: World) -> tuple[StagePlanView, ...]:
+    """Raise what a dry run would find, all of it, under the code of the first; without an error the plans."""
+    results = [check_stage(file, stage, number, world) for stage in chosen_stages(file, only_stage)]
+    found = [*check_release(file, only_stage, world), *(finding for result in results for finding in result.findings)]
     errors = [finding for finding in found if finding.severity == "error"]
     if errors:
         raise _as_error(errors)
+    return tuple(result.plan for result in results if result.plan is not None)
 
 
 def _as_error(errors: list[FindingView]) -> DenvError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -190,6 +191,43 @@ def test_the_editor_shows_the_dry_run_at_a_pause_in_typing(browser: Browser, liv
     assert browser.violations() == []
 
 
+def type_text(browser: Browser, text: str) -> None:
+    browser.run(
+        "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input', {bubbles: true}))", browser.find("#yaml"), text
+    )
+
+
+def test_what_was_written_is_there_again_and_a_mistake_is_shown_at_its_line_and_field(
+    browser: Browser, live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = f"{live_server.url}/releases/new?from=ds-flash@8"
+    browser.driver.get(page)
+    begun = str(browser.run("return document.getElementById('yaml').value"))
+    browser.find("#ed-form summary").click()
+    type_text(browser, begun + "# mine\n")
+    browser.wait(lambda: "It fits." in browser.find("#dry-run").text)
+    browser.find("input[name=note]").send_keys("lower ITL")
+    wrong = ("denv.yaml:6:26  release.topology.prefill.gpus: 0 is not a number of GPUs; it must be at least 1",)
+    with monkeypatch.context() as patch:
+        patch.setattr("frontend.pages.releases.dry_run_view", lambda **_: replace(samples.dry_run(errors=False), file_errors=wrong))
+        type_text(browser, begun + "# mine too\n")
+        assert browser.find("[data-release]").get_attribute("aria-disabled") == "true", "its plan is that of another text"
+        browser.wait(lambda: "1 mistake in the file" in str(browser.find("#announce").get_attribute("textContent")))
+    field = browser.find("[data-path='release.topology.prefill.gpus']")
+    assert field.get_attribute("aria-invalid") == "true" and field.get_attribute("aria-describedby") == "fe-1"
+    assert browser.run("return document.querySelector('[data-numbers] li[data-s=bad]').textContent") == "6"
+    assert browser.find("#yaml").get_attribute("aria-invalid") == "true"
+    type_text(browser, begun + "# mine\n")
+    browser.wait(lambda: "It fits." in browser.find("#dry-run").text)
+    assert browser.find("input[name=note]").get_attribute("value") == "lower ITL"
+    browser.driver.get(page)
+    browser.wait(lambda: browser.find("#draft").is_displayed())
+    assert browser.run("return document.getElementById('yaml').value") == begun + "# mine\n"
+    assert browser.violations() == []
+    browser.find("#draft button").click()
+    assert browser.run("return [document.getElementById('yaml').value, Object.keys(localStorage).length]") == [begun, 0]
+
+
 def test_the_form_and_the_text_are_two_views_of_one_text(browser: Browser, live_server: LiveServer) -> None:
     browser.driver.get(f"{live_server.url}/releases/new?from=ds-flash@8")
     browser.find("#ed-form summary").click()
@@ -200,9 +238,7 @@ def test_the_form_and_the_text_are_two_views_of_one_text(browser: Browser, live_
     browser.wait(lambda: "It fits." in browser.find("#dry-run").text)  # the change was typed into the text, so it was run dry
     browser.find("#yaml").click()  # a field that is being written in is left alone
     text = browser.run("return document.getElementById('yaml').value").replace("gpus: 8", "gpus: 2")
-    browser.run(
-        "arguments[0].value = arguments[1]; arguments[0].dispatchEvent(new Event('input', {bubbles: true}))", browser.find("#yaml"), text
-    )
+    type_text(browser, text)
     browser.wait(lambda: gpus.get_attribute("value") == "2")
     assert browser.violations() == []
     browser.width(390)

@@ -11,7 +11,8 @@ from django.test import Client
 from denvweb.core.errors import ConflictError
 from metrics.selectors import events_view
 from releases.selectors.stages import stage_view
-from releases.services.dry_runs import dry_run_run
+from releases.services.dry_runs import dry_run_create, dry_run_run
+from releases.services.releases import How, release_create
 from tests.domain.releases_world import DS_FLASH
 from tests.integration.releases_fleets import make_demo_fleets
 from tests.integration.rollouts_world import Demo
@@ -59,6 +60,19 @@ def test_the_dry_run_is_asked_for_until_it_is_done_and_then_no_more(person: Clie
     assert "Plan for" in done
     assert "hx-get" not in done
     assert "Release 1</button>" in done
+
+
+def test_what_is_released_is_the_plan_that_was_looked_at(person: Client) -> None:
+    looked = dry_run_create(yaml=DS_FLASH, actor="oncall-a").pk
+    dry_run_run(id=looked)
+    asked = {"yaml": DS_FLASH, "action": "release", "dry_run": looked}
+    other = person.post("/releases/new", {**asked, "yaml": f"{DS_FLASH}# more\n"}).content.decode()
+    assert "Not released: The text is another than the one that was run dry" in other
+    assert "is not kept any more" in person.post("/releases/new", {**asked, "dry_run": "dry-none"}).content.decode()
+    assert person.post("/releases/new", asked, follow=True).redirect_chain[-1][0] == "/releases/ds-flash/1"
+    with pytest.raises(ConflictError, match=r"ds-flash/\S+ would go from release \S+ to 2, not from None to 1"):
+        # the same text once more would be release 2: not what the dry run said
+        release_create(yaml=DS_FLASH, actor="x", via="api", how=How(dry_run=looked, supersede=True))
 
 
 def test_mistakes_in_the_file_name_their_lines(person: Client) -> None:

@@ -52,6 +52,7 @@
       groups.get(group).append(field(item, name));
     }
     form.replaceChildren(...groups.values());
+    blame();
     if (!fields.length) form.textContent = 'The text can not be read yet; the dry run says where.';
   }
 
@@ -65,5 +66,61 @@
   form.addEventListener('input', (e) => e.stopPropagation());   // not yet the text's
   form.addEventListener('keydown', (e) => { if (e.key === 'Enter') { e.preventDefault(); write(e.target); } });
   box.addEventListener('toggle', () => { if (box.open) ask({}); });
+  // ---- what the dry run says belongs to the text that it was asked about ------------------------------------------------
+  const run = document.getElementById('dry-run');
+  let why = '';   // the reason is in the part that each dry run brings anew
+  run.addEventListener('input', (e) => { if (e.target.name === 'note') why = e.target.value; });
+  function release(can) {
+    const button = run.querySelector('[data-release]');
+    if (!button) return;
+    if (can) button.removeAttribute('aria-disabled'); else button.setAttribute('aria-disabled', 'true');
+  }
+  yaml.addEventListener('input', () => { run.classList.add('stale'); release(false); });
+  document.addEventListener('htmx:afterSettle', () => {
+    if (run.querySelector('[data-running]')) return;
+    run.classList.remove('stale'); release(true);
+    const said = run.querySelector('[data-said]')?.textContent.trim().replace(/\s+/g, ' ');
+    if (said) globalThis.denvLive?.announce(`Dry run: ${said}`);
+    const reason = run.querySelector('input[name=note]');
+    if (reason && why) reason.value = why;
+    blame();
+  });
+  document.addEventListener('htmx:afterRequest', (e) => {
+    if (e.detail.target === run && !e.detail.successful && e.detail.xhr.status) globalThis.denvLive?.failed(run, e.detail.xhr);
+  });
+  run.addEventListener('denv:again', () => yaml.dispatchEvent(new Event('input', { bubbles: true })));
+  // A mistake is shown at its line (page.js) and at its field.
+  function blame() {
+    const wrong = new Map([...run.querySelectorAll('[data-of]')].map((el) => [el.dataset.of, el]));
+    for (const input of form.querySelectorAll('input')) {
+      const finding = wrong.get(input.dataset.path);
+      if (finding) { input.setAttribute('aria-invalid', 'true'); input.setAttribute('aria-describedby', finding.id); }
+      else { input.removeAttribute('aria-invalid'); input.removeAttribute('aria-describedby'); }
+    }
+  }
+
+  // ---- what was written and not released is there again after a reload, another page or a new sign-in --------------------
+  const KEPT_MS = 7 * 86400e3, key = `denv.draft${location.search}`, note = document.getElementById('draft');
+  const keep = (value) => { try { if (value === null) localStorage.removeItem(key); else localStorage.setItem(key, JSON.stringify({ at: Date.now(), text: value })); } catch { /* storage is off or full */ } };
+  function kept() {
+    try {
+      const draft = JSON.parse(localStorage.getItem(key));
+      return draft && Date.now() - draft.at < KEPT_MS ? draft : null;
+    } catch { return null; }
+  }
+  const begun = yaml.defaultValue, draft = kept();
+  if (draft && draft.text !== begun && yaml.value === begun) {
+    note.querySelector('time').textContent = new Date(draft.at).toISOString().slice(0, 16).replace('T', ' ');
+    note.hidden = false;
+    addEventListener('load', () => { yaml.value = draft.text; yaml.dispatchEvent(new Event('input', { bubbles: true })); });
+  }
+  note.querySelector('button').addEventListener('click', () => {
+    note.hidden = true; yaml.value = begun; yaml.dispatchEvent(new Event('input', { bubbles: true })); yaml.focus();
+  });
+  yaml.addEventListener('input', () => keep(yaml.value === begun ? null : yaml.value));
+  yaml.form.addEventListener('submit', (e) => {
+    if (e.submitter?.value === 'release') { try { sessionStorage.setItem('denv.sent', key); } catch { /* storage is off */ } }
+  });
+
   yaml.addEventListener('input', () => { clearTimeout(timer); if (box.open) timer = setTimeout(() => ask({}), AFTER_TYPING_MS); });
 })();

@@ -94,7 +94,10 @@
     box.append(icon, body, again);
     part.prepend(box); part.classList.add('stale'); part.removeAttribute('aria-busy');
   }
-  function again(part) { globalThis.htmx.ajax('GET', part.getAttribute('hx-get'), { source: part, target: part, swap: part.getAttribute('hx-swap') }); }
+  function again(part) {
+    if (!part.hasAttribute('hx-get')) { part.dispatchEvent(new CustomEvent('denv:again', { bubbles: true })); return; }
+    globalThis.htmx.ajax('GET', part.getAttribute('hx-get'), { source: part, target: part, swap: part.getAttribute('hx-swap') });
+  }
   const livingPart = (el) => (el?.matches('[hx-get][hx-trigger]:not([data-quiet])') ? el : null);
   document.addEventListener('htmx:afterRequest', (e) => {
     const part = livingPart(e.detail.elt), { xhr } = e.detail;
@@ -104,10 +107,10 @@
       part.classList.remove('stale'); part.removeAttribute('aria-busy');
     } else if (!AWAY.has(xhr.status)) failed(part, xhr);
   });
-  document.addEventListener('click', (e) => { const button = e.target.closest('[data-again]'); if (button) again(button.closest('[hx-get]')); });
+  document.addEventListener('click', (e) => { const button = e.target.closest('[data-again]'); if (button) again(button.closest('.failed').parentElement); });
   addEventListener('pagehide', hush);
   addEventListener('pageshow', (e) => { if (e.persisted) settle(); });
   answeredClock = globalThis.denvClock();
-  globalThis.denvLive = { wanted, answered, unanswered, paused: () => paused };
+  globalThis.denvLive = { wanted, answered, unanswered, failed, announce, paused: () => paused };
   if (document.querySelector('[data-live]')) settle(true);   // the page is as fresh as it can be
 })();

@@ -52,15 +52,23 @@
   function number() {
     const marks = new Map(all('[data-line]').map((el) => [Number(el.dataset.line), el.dataset.mark || 'bad']));
     const count = yaml.value.split('\n').length;
-    const list = document.querySelector('[data-numbers]');
+    const list = document.querySelector('[data-numbers]'), shown = `${count} ${[...marks].join()}`;
+    if (list.dataset.shown === shown) return;   // a file of thousands of lines is not numbered anew at each letter
+    list.dataset.shown = shown;
     list.replaceChildren(...Array.from({ length: count }, (_, i) => {
       const li = document.createElement('li');
       li.textContent = String(i + 1);
       if (marks.has(i + 1)) li.dataset.s = marks.get(i + 1);
       return li;
     }));
-    yaml.rows = Math.max(12, count + 1);
+    yaml.rows = Math.min(400, Math.max(12, count + 1));
+    yaml.setAttribute('aria-invalid', String(marks.size > 0));
   }
+  try {   // what was released is no draft any more; a page without an editor comes after it
+    const sent = sessionStorage.getItem('denv.sent');
+    if (sent && !yaml) localStorage.removeItem(sent);
+    sessionStorage.removeItem('denv.sent');
+  } catch { /* storage is off */ }
   if (yaml) {
     yaml.addEventListener('input', number);
     document.addEventListener('htmx:afterSettle', number);
