@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from rest_framework import serializers
 from rest_framework.request import Request
+
+from denvweb.core.words import did_you_mean
 
 MOST_PER_PAGE = 500
 _EARLIEST, _LATEST = datetime(2000, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UTC)  # what every database and zone can hold
@@ -34,6 +36,13 @@ class ChoiceOfField(serializers.ChoiceField):
 
     def __init__(self, choices: Sequence[str], **more: Any) -> None:
         super().__init__(choices=choices, **{"default": "", "allow_blank": True, **more})
+
+    def fail(self, key: str, **kwargs: Any) -> NoReturn:
+        """A refusal that names the words, and the one that was meant."""
+        if key == "invalid_choice":
+            word, known = str(kwargs["input"]), [str(choice) for choice in self.choices]
+            raise serializers.ValidationError(f"{word[:60]} is not one of {', '.join(known)}{did_you_mean(word, known)}", code=key)
+        super().fail(key, **kwargs)
 
 
 class MomentField(serializers.DateTimeField):

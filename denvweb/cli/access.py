@@ -8,8 +8,9 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-from denvweb.cli.client import Access, Client, access_file
-from denvweb.cli.output import echo_json, json_option, table
+from denvweb.cli.client import Access, Client, access_file, checked_url
+from denvweb.cli.names import name_argument
+from denvweb.cli.output import echo_done, echo_json, json_option, table
 from denvweb.core.files import write_private
 
 
@@ -25,12 +26,14 @@ def save_access(access: Access) -> None:
 @click.option(
     "--token", prompt="API token (from Settings, or `denv token create` where you are logged in)", hide_input=True, help="The API token."
 )
-def login(url: str, token: str) -> None:
+@json_option
+def login(url: str, token: str, as_json: bool) -> None:
     """Remember a control plane and a token for it."""
-    access = Access(url=url.rstrip("/"), token=token.strip())
+    access = Access(url=checked_url(url), token=token.strip())
     me = Client(access).get("me", dict[str, Any])
     save_access(access)
-    click.echo(f"Logged in to {access.url} as {me['username']}; kept in {access_file()}.")
+    said = {"url": access.url, "username": me["username"], "kept_in": str(access_file())}
+    echo_done(as_json, said, f"Logged in to {access.url} as {me['username']}; kept in {access_file()}.")
 
 
 @click.group()
@@ -52,7 +55,7 @@ def create(label: str, router: bool, as_json: bool) -> None:
 
 
 @token.command()
-@click.argument("fleet")
+@name_argument("fleet")
 @json_option
 def join(fleet: str, as_json: bool) -> None:
     """A one-use token with which the agent of a new node joins FLEET; good for an hour."""
@@ -78,10 +81,13 @@ def list_tokens(as_json: bool) -> None:
 
 @token.command()
 @click.argument("token_id", metavar="TOKEN")
-def revoke(token_id: str) -> None:
+@json_option
+def revoke(token_id: str, as_json: bool) -> None:
     """Take a token back by its id (the part before the dot)."""
-    Client().delete(f"tokens/{token_id.partition('.')[0]}")
-    click.echo("revoked; it is good for nothing from now on (a router's within ten seconds)")
+    found = token_id.partition(".")[0]
+    Client().delete(f"tokens/{found}")
+    sentence = "revoked; it is good for nothing from now on (a router's within ten seconds)"
+    echo_done(as_json, {"id": found, "revoked": True}, sentence)
 
 
 @click.group()
@@ -95,10 +101,7 @@ def audit() -> None:
 def verify(head: str, as_json: bool) -> None:
     """Check the whole journal against its chain of hashes; exit status 1 when it does not hold."""
     check = Client().get("audit/verify", dict[str, Any], head=head)
-    if as_json:
-        echo_json(check)
-    else:
-        click.echo(check["problem"] or f"{check['checked']:,} events, unbroken; head {check['head']}")
+    echo_done(as_json, check, check["problem"] or f"{check['checked']:,} events, unbroken; head {check['head']}")
     if check["problem"]:
         raise click.exceptions.Exit(1)
 

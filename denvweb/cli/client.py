@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,11 +19,19 @@ from denvweb.core.ids import random_id
 
 T = TypeVar("T")
 
+
+class MissingError(NotFoundError):
+    """No such thing, and what was asked for."""
+
+    path = ""
+    params: Mapping[str, object] = {}
+
+
 _ERRORS: dict[int, type[DenvError]] = {
     400: InvalidError,
     401: ForbiddenError,
     403: ForbiddenError,
-    404: NotFoundError,
+    404: MissingError,
     409: ConflictError,
     412: ConflictError,
     422: InvalidError,
@@ -49,11 +56,26 @@ def access_file() -> Path:
 
 def saved_access() -> Access:
     """What that file holds; empty texts when there is none."""
+    path = access_file()
     try:
-        saved = json.loads(access_file().read_text(encoding="utf-8"))
+        return msgspec.json.decode(path.read_bytes(), type=Access)
     except FileNotFoundError:
-        saved = {}
-    return Access(url=saved.get("url", ""), token=saved.get("token", ""))
+        return Access(url="", token="")
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InvalidError(f"{path} cannot be read ({error}); `denv login URL` writes it anew", code="bad-credentials-file") from error
+
+
+def checked_url(text: str) -> str:
+    """The address of a control plane as it was typed; `host:8080` is taken as http."""
+    url = text.strip()
+    url = (url if "://" in url else f"http://{url}").rstrip("/")
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        parsed = httpx.URL("")
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise InvalidError(f"`{text}` is no address of a control plane; write one such as https://denv.example.com", code="bad-url")
+    return url
 
 
 def find_access() -> Access:
@@ -68,17 +90,17 @@ def find_access() -> Access:
             "Start one with `denv up`, or name one with `denv login URL`.",
             code="no-access",
         )
-    return Access(url=url.rstrip("/"), token=token)
+    return Access(url=checked_url(url), token=token)
 
 
 class Client:
     """Calls the API; every error comes out as a DenvError with the server's own sentence."""
 
-    def __init__(self, access: Access | None = None) -> None:
+    def __init__(self, access: Access | None = None, *, timeout_s: float = _TIMEOUT_S) -> None:
         self.access = access or find_access()
         self._http = httpx.Client(
             base_url=self.access.url,
-            timeout=_TIMEOUT_S,
+            timeout=timeout_s,
             trust_env=False,  # a proxy of the shell is for other hosts than one's own control plane
             headers={"Authorization": f"Bearer {self.access.token}", "User-Agent": f"denv/{version('denv')}"},
         )
@@ -89,8 +111,7 @@ class Client:
 
     def get_list(self, path: str, item: type[T], **params: object) -> list[T]:
         """The `results` of a list."""
-        body = self._decode(self._send("GET", path, params=_given(params)), dict[str, Any])
-        return [wire.from_plain(row, item) for row in body["results"]]
+        return self._rows(self._decode(self._send("GET", path, params=_given(params)), dict[str, Any]), item)
 
     def get_pages(self, path: str, item: type[T], *, cursor: str, most: int, **params: object) -> list[T]:
         """Up to `most` rows of a list that comes in pages; `cursor` names what takes a page's `next`."""
@@ -99,7 +120,7 @@ class Client:
         while True:
             asked = {**params, **place, "limit": min(most - len(rows), _MOST_PER_PAGE)}
             body = self._decode(self._send("GET", path, params=_given(asked)), dict[str, Any])
-            rows += [wire.from_plain(row, item) for row in body["results"]]
+            rows += self._rows(body, item)
             if body["next"] is None or len(rows) >= most:
                 return rows
             place = {cursor: body["next"]}
@@ -129,6 +150,12 @@ class Client:
         except httpx.TransportError as error:
             raise UnavailableError(f"the control plane at {self.access.url} went away ({error})", code="no-answer") from error
 
+    def _rows(self, body: dict[str, Any], item: type[T]) -> list[T]:
+        try:
+            return [wire.from_plain(row, item) for row in body["results"]]
+        except (InvalidError, KeyError) as error:
+            raise _not_understood(self.access.url, error) from error
+
     def delete(self, path: str) -> None:
         """DELETE /api/v1/`path`."""
         self._send("DELETE", path)
@@ -142,10 +169,16 @@ class Client:
             ) from error
         if response.is_success:
             return response
-        raise _error_of(response)
+        refusal = _error_of(response)
+        if isinstance(refusal, MissingError):
+            refusal.path, refusal.params = path, {**options.get("params", {}), **options.get("json", {})}
+        raise refusal
 
     def _decode(self, response: httpx.Response, into: type[T]) -> T:
-        return wire.decode(response.content, into)
+        try:
+            return wire.decode(response.content, into)
+        except InvalidError as error:
+            raise _not_understood(self.access.url, error) from error
 
 
 def _given(values: Mapping[str, object]) -> dict[str, Any]:
@@ -156,6 +189,16 @@ def _error_of(response: httpx.Response) -> DenvError:
     kind = _ERRORS.get(response.status_code, UnavailableError if response.status_code >= 500 else DenvError)
     try:
         body = msgspec.json.decode(response.content)
-        return kind(str(body["detail"]), code=str(body["code"]), fields=body.get("fields"))
-    except (msgspec.MsgspecError, KeyError, TypeError):
-        return kind(f"{response.request.method} {response.request.url.path} answered {response.status_code}")
+        error = kind(str(body["detail"]), code=str(body["code"]), fields=body.get("fields"))
+        error.request_id = str(body.get("request_id", ""))
+    except (msgspec.MsgspecError, KeyError, TypeError, AttributeError):
+        moved = f"; it has moved to {response.headers['location']}" if response.has_redirect_location else ""
+        asked = f"{response.request.method} {response.request.url}"
+        error = UnavailableError(f"{asked} answered {response.status_code}{moved}. Is it a control plane of denv?", code="not-understood")
+    return error
+
+
+def _not_understood(url: str, error: Exception) -> DenvError:
+    """It answered, but not as a control plane of this version does."""
+    detail = f"what {url} answers is not understood by denv {version('denv')} ({error}). Is it a control plane of the same version?"
+    return UnavailableError(detail, code="not-understood")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from denvweb.cli.client import Client
+from denvweb.cli.names import name_argument
 from denvweb.cli.output import echo_json, json_option, paint, table
 from fleets.domain.views import DomainMap, FleetMap
 
@@ -45,7 +46,7 @@ def fleets(ctx: click.Context, as_json: bool) -> None:
 
 
 @fleets.command()
-@click.argument("fleet")
+@name_argument("fleet")
 @click.option("--reason", required=True, help="How you know that these nodes are dead; for the journal.")
 @json_option
 def thaw(fleet: str, reason: str, as_json: bool) -> None:
@@ -58,7 +59,7 @@ def thaw(fleet: str, reason: str, as_json: bool) -> None:
 
 
 @fleets.command()
-@click.argument("fleet")
+@name_argument("fleet")
 @json_option
 def show(fleet: str, as_json: bool) -> None:
     """One FLEET with its domains and what runs there."""

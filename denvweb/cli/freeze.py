@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import click
 
 from denvweb.cli.client import Client
-from denvweb.cli.output import echo_json, json_option, paint, table
+from denvweb.cli.output import echo_done, echo_json, json_option, paint, table
+from denvweb.core.errors import InvalidError
+from denvweb.core.words import did_you_mean
 from releases.domain.freezes import DAYS, clock
 from releases.domain.views import FreezeWindowView
 
@@ -74,14 +76,20 @@ def _days(text: str) -> list[str]:
 
 def _moment(option: str, text: str, zone: str) -> str:
     try:
-        return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).isoformat()
-    except (ZoneInfoNotFoundError, ValueError) as error:
-        raise click.UsageError(f"{option} {text} in {zone}: {error}; write a date such as 2026-12-24T18:00, or --days") from error
+        where = ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        hint = did_you_mean(zone, available_timezones()) or "; write one such as Europe/Berlin"
+        raise InvalidError(f"--zone: there is no time zone {zone}{hint}") from error
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=where).isoformat()
+    except ValueError as error:
+        raise InvalidError(f"{option}: `{text}` is no date; write one such as 2026-12-24T18:00, or give --days too") from error
 
 
 @freeze.command()
 @click.argument("window")
-def remove(window: str) -> None:
+@json_option
+def remove(window: str, as_json: bool) -> None:
     """Remove a window by its id; what it held goes on."""
     Client().delete(f"freeze-windows/{window}")
-    click.echo("removed; what it held goes on at the reconciler's next look")
+    echo_done(as_json, {"id": window, "removed": True}, "removed; what it held goes on at the reconciler's next look")

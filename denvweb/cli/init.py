@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from denvweb.cli.client import Client, saved_access
+from denvweb.cli.names import name_option
 from denvweb.core.errors import DenvError, InvalidError
 from releases.domain.spec import ReleaseFile, parse
 from releases.domain.spec_schema import URL, spec_schema
@@ -81,9 +82,9 @@ def _ask(value: str, question: str, default: str, known: Sequence[str] = ()) -> 
 @click.option("-o", "--output", "path", default="denv.yaml", show_default=True, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--model", default="", help="What clients will ask for by name.")
 @click.option("--weights", default="", help="hf://org/name@revision or file:///path@digest.")
-@click.option("--recipe", default="", help="As `denv recipes` lists them.")
+@name_option("recipe", help="As `denv recipes` lists them.")
 @click.option("--stage", default="", help="Where it runs first. [default: prod]")
-@click.option("--fleet", "fleets", multiple=True, help="A fleet to run in; may be given more than once.")
+@name_option("fleet", "--fleet", "fleets", default=(), multiple=True, help="A fleet to run in; may be given more than once.")
 @click.option("--prefill", default="", help="GPUs of a replica x replicas. [default: 1x1]")
 @click.option("--decode", default="", help="GPUs of a replica x replicas. [default: 1x1]")
 @click.option("--aggregated", default="", help="One pool that does both, instead of the two: such as 8x1.")

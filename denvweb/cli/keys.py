@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import click
 
 from denvweb.cli.client import Client
-from denvweb.cli.output import echo_json, json_option, split_stage, table
+from denvweb.cli.names import name_argument
+from denvweb.cli.output import echo_done, echo_json, json_option, split_stage, table
 from denvweb.core.units import parse_duration_s
 from fleets.domain.views import ApiKeys, NewApiKey
 
@@ -23,7 +24,7 @@ def _path(stage: str, rest: str = "") -> str:
 
 
 @key.command()
-@click.argument("stage", metavar="MODEL/STAGE")
+@name_argument("stage")
 @click.option("--client", required=True, help="Who it is for; shown in the access log.")
 @click.option("--requests-per-min", type=click.IntRange(min=0), default=0, help="0: no limit.")
 @click.option("--tokens-per-min", type=click.IntRange(min=0), default=0, help="Prompt and completion together; 0: no limit.")
@@ -51,7 +52,7 @@ def _expiry(text: str) -> str | None:
 
 
 @key.command("list")
-@click.argument("stage", metavar="MODEL/STAGE")
+@name_argument("stage")
 @json_option
 def list_keys(stage: str, as_json: bool) -> None:
     """The keys of MODEL/STAGE, and their limits."""
@@ -73,29 +74,33 @@ def list_keys(stage: str, as_json: bool) -> None:
 
 
 @key.command()
-@click.argument("stage", metavar="MODEL/STAGE")
+@name_argument("stage")
 @click.argument("key_id", metavar="KEY")
-def revoke(stage: str, key_id: str) -> None:
+@json_option
+def revoke(stage: str, key_id: str, as_json: bool) -> None:
     """Take a key of MODEL/STAGE back by its id (the part before the dot)."""
-    Client().delete(_path(stage, f"/{key_id.partition('.')[0]}"))
-    click.echo("revoked; routers refuse it from now on")
+    found = key_id.partition(".")[0]
+    Client().delete(_path(stage, f"/{found}"))
+    echo_done(as_json, {"id": found, "revoked": True}, "revoked; routers refuse it from now on")
 
 
 @key.command()
-@click.argument("stage", metavar="MODEL/STAGE")
-def require(stage: str) -> None:
+@name_argument("stage")
+@json_option
+def require(stage: str, as_json: bool) -> None:
     """Have MODEL/STAGE refuse requests without a key."""
-    _require(stage, required=True)
+    _require(stage, as_json, required=True)
 
 
 @key.command("open")
-@click.argument("stage", metavar="MODEL/STAGE")
-def open_stage(stage: str) -> None:
+@name_argument("stage")
+@json_option
+def open_stage(stage: str, as_json: bool) -> None:
     """Have MODEL/STAGE take requests without a key; the keys stay."""
-    _require(stage, required=False)
+    _require(stage, as_json, required=False)
 
 
-def _require(stage: str, *, required: bool) -> None:
+def _require(stage: str, as_json: bool, *, required: bool) -> None:
     model, name = split_stage(stage)
     found = Client().post(f"stages/{model}/{name}/keys-required", ApiKeys, {"required": required})
-    click.echo(f"{stage} {'refuses' if found.required else 'takes'} requests without a key.")
+    echo_done(as_json, found, f"{stage} {'refuses' if found.required else 'takes'} requests without a key.")

@@ -7,6 +7,7 @@ import json
 import click
 
 from denvweb.cli.client import Client
+from denvweb.cli.names import name_argument
 from denvweb.cli.output import json_option, paint, split_stage
 from denvweb.core import wire
 from fleets.domain.types import Role
@@ -14,7 +15,7 @@ from fleets.domain.views import LogLines
 
 
 @click.command()
-@click.argument("stage")
+@name_argument("stage")
 @click.argument("pool", type=click.Choice([role.value for role in Role]))
 @click.option("-f", "--follow", is_flag=True, help="Go on as lines are written, until Ctrl-C.")
 @click.option("--since", default="", help="Lines of this time, as in 10m, instead of the last ones.")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
+import os
 import sys
 from importlib import import_module
 
 import click
 
+from denvweb.cli import mistakes
 from denvweb.core.errors import DenvError
 
 # command: (module, function, one line for `denv --help`)
@@ -65,9 +66,7 @@ class LazyGroup(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            near = difflib.get_close_matches(name, [*COMMANDS, "demo"], n=1, cutoff=0.5)
-            hint = {"demo": "denv up --demo"}.get(near[0], f"denv {near[0]}") if near else "denv --help"
-            raise DenvError(f"no command `{name}`. Did you mean `{hint}`?", code="unknown-command")
+            raise mistakes.unknown_command("denv", name, [*COMMANDS, "demo"])
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -84,38 +83,33 @@ def cli() -> None:
     """
 
 
-def _nearest(error: click.ClickException) -> str:
-    """Which word of a group was meant, as in `denv rollout pormote`; empty when none is near."""
-    ctx = error.ctx if isinstance(error, click.UsageError) else None
-    if ctx is None or not isinstance(ctx.command, click.Group) or not error.message.startswith("No such command"):
-        return ""
-    typed = error.message.partition("'")[2].partition("'")[0]
-    near = difflib.get_close_matches(typed, ctx.command.list_commands(ctx), n=1, cutoff=0.5)
-    return f"Did you mean `{ctx.command_path} {near[0]}`?" if near else ""
+def _run(words: list[str]) -> int:
+    """The exit status."""
+    plain = False if os.environ.get("NO_COLOR") else None  # https://no-color.org; elsewhere click asks the terminal
+    try:
+        status = cli.main(words, prog_name="denv", standalone_mode=False, color=plain)
+        return status if isinstance(status, int) else 0
+    except click.exceptions.NoSuchCommand as error:
+        ctx = error.ctx
+        known = ctx.command.list_commands(ctx) if ctx is not None and isinstance(ctx.command, click.Group) else ()
+        return mistakes.show(mistakes.unknown_command(ctx.command_path if ctx else "denv", error.command_name, known), words)
+    except DenvError as error:
+        return mistakes.show(error, words)
+    except click.ClickException as error:
+        return mistakes.show_usage(error, words)
 
 
 def main() -> None:
-    """Run the command; every error becomes one line on stderr and an exit status."""
+    """Run the command; every error becomes a sentence on stderr and an exit status."""
     try:
-        status = cli.main(prog_name="denv", standalone_mode=False)
-        sys.exit(status if isinstance(status, int) else 0)
-    except DenvError as error:
-        click.echo(f"denv: {error.detail}", err=True)
-        for path, problems in error.fields.items():
-            for problem in problems:
-                click.echo(f"  {path}: {problem}" if path else f"  {problem}", err=True)
-        sys.exit(2 if error.code == "unknown-command" else error.exit_status)
-    except click.ClickException as error:
-        error.show()
-        if hint := _nearest(error):
-            click.echo(hint, err=True)
-        sys.exit(2)
+        status = _run(sys.argv[1:])
+        sys.stdout.flush()
     except (KeyboardInterrupt, click.Abort):
         click.echo("", err=True)
-        sys.exit(130)
-    except BrokenPipeError:  # `denv events | head`
-        sys.stderr.close()
-        sys.exit(0)
+        status = 130
+    except BrokenPipeError:
+        status = mistakes.quietly_closed()
+    sys.exit(status)
 
 
 if __name__ == "__main__":

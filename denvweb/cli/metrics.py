@@ -8,7 +8,8 @@ from collections.abc import Callable
 import click
 
 from denvweb.cli.client import Client
-from denvweb.cli.output import echo_json, json_option, paint, redrawn, split_stage, table
+from denvweb.cli.names import name_argument
+from denvweb.cli.output import echo_json, echo_json_line, json_option, paint, redrawn, split_stage, table
 from denvweb.core.units import format_bytes, format_duration, format_ratio
 from metrics.domain.types import Metric
 from metrics.domain.views import GroupView, LatencyView, MetricsView
@@ -122,26 +123,33 @@ def _advice(alarms: tuple[AlarmView, ...]) -> list[str]:
     return lines
 
 
+def _title(group: str, stage: StageView) -> str:
+    """`release 8 (10%, canary)`; of a unit whose prefill was kept, `release 7+8`: the one that decodes is the unit's."""
+    numbers = "+".join(part.partition("@")[2] or part for part in group.split("+"))
+    release = group.rpartition("+")[2]
+    if release not in stage.releases:
+        return f"release {numbers}"
+    new = stage.rollout is not None and stage.rollout.active and release.endswith(f"@{stage.rollout.to_release}")
+    return f"release {numbers} ({stage.releases[release]:.0%}{', canary' if new and stage.releases[release] < 1 else ''})"
+
+
 def metrics_text(view: MetricsView, stage: StageView) -> str:
     """The whole answer of `denv metrics`."""
     shape = stage.units[0].shape if stage.units else "no units"
     head = [view.stage, f"last {format_duration(view.span_s)}", f"{view.total.per_s:.1f} req/s", f"{len(stage.units)} units of {shape}"]
     if stage.simulated:
         head.append("simulated engines")
-    titles = []
-    for group in view.groups:
-        share = f" ({stage.releases[group.group]:.0%})" if group.group in stage.releases else ""
-        titles.append(f"release {'+'.join(part.partition('@')[2] or part for part in group.group.split('+'))}{share}")
+    titles = [_title(group.group, stage) for group in view.groups]
     rows = [["", *titles, "alarm"]]
     rows += [[name, *(cell(group) for group in view.groups), _alarm_cell(stage.alarms, metrics)] for name, metrics, cell in _ROWS]
     return "\n".join(["   ".join(head), "", table(rows), *(["", *advice] if (advice := _advice(stage.alarms)) else [])])
 
 
 @click.command()
-@click.argument("stage", metavar="MODEL/STAGE")
+@name_argument("stage")
 @click.option("--since", default="15m", show_default=True, help="How far back, as in 15m or 1h.")
 @click.option("--by", type=click.Choice(["release", "unit", "total"]), default="release", show_default=True, help="One column for each.")
-@click.option("--watch", is_flag=True, help="Draw anew every 2 s until interrupted.")
+@click.option("--watch", is_flag=True, help="Draw anew every 2 s until interrupted; with --json one line of JSON each.")
 @json_option
 def metrics(stage: str, since: str, by: str, watch: bool, as_json: bool) -> None:
     """TTFT and its phases, ITL, errors, queues and KV use of a stage, each beside its alarm."""
@@ -149,11 +157,12 @@ def metrics(stage: str, since: str, by: str, watch: bool, as_json: bool) -> None
     client = Client()
     with redrawn() as draw:
         while True:
+            standing = client.get(f"stages/{model}/{name}", StageView)  # first, for it says when there is no such stage
             view = client.get(f"stages/{model}/{name}/metrics", MetricsView, since=since, by=by)
             if as_json:
-                echo_json(view)
+                (echo_json_line if watch else echo_json)(view)
             else:
-                draw(metrics_text(view, client.get(f"stages/{model}/{name}", StageView)))
+                draw(metrics_text(view, standing))
             if not watch:
                 return
             time.sleep(_WATCH_EVERY_S)

@@ -7,6 +7,7 @@ import sys
 import click
 
 from denvweb.cli.client import Client
+from denvweb.cli.names import name_argument, name_option
 from denvweb.cli.output import echo_json, json_option, paint, table
 from fleets.domain.drain import DrainHow, DrainPlan
 from fleets.domain.types import NodeState
@@ -20,7 +21,7 @@ _reason_option = click.option("--reason", default="", help="Why, for the journal
 
 
 @click.group(invoke_without_command=True)
-@click.option("--fleet", default="", help="Of this fleet alone.")
+@name_option("fleet", help="Of this fleet alone.")
 @click.option("--state", type=click.Choice([state.value for state in NodeState]), default=None, help="In this state alone.")
 @click.option("--cordoned/--not-cordoned", default=None, help="Whether it takes nothing new.")
 @json_option
@@ -61,7 +62,7 @@ def _aside(node: NodeStanding) -> str:
 
 
 @nodes.command()
-@click.argument("node")
+@name_argument("node")
 @_reason_option
 @json_option
 def cordon(node: str, reason: str, as_json: bool) -> None:
@@ -75,7 +76,7 @@ def cordon(node: str, reason: str, as_json: bool) -> None:
 
 
 @nodes.command()
-@click.argument("node")
+@name_argument("node")
 @_reason_option
 @json_option
 def uncordon(node: str, reason: str, as_json: bool) -> None:
@@ -89,7 +90,7 @@ def uncordon(node: str, reason: str, as_json: bool) -> None:
 
 
 @nodes.command()
-@click.argument("node")
+@name_argument("node")
 @click.option("--dry-run", is_flag=True, help="Say what would move where, and change nothing.")
 @_reason_option
 @json_option

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +27,19 @@ def json_option(command: F) -> F:
 def echo_json(value: object) -> None:
     """Indented JSON of a view."""
     click.echo(json.dumps(wire.to_plain(value), indent=2, ensure_ascii=False))
+
+
+def echo_json_line(value: object) -> None:
+    """The same on one line: one of a stream of values."""
+    click.echo(json.dumps(wire.to_plain(value), ensure_ascii=False))
+
+
+def echo_done(as_json: bool, value: object, sentence: str) -> None:
+    """What was done: the API's answer, or a value that says as much where it answers nothing; else a sentence."""
+    if as_json:
+        echo_json(value)
+    else:
+        click.echo(sentence)
 
 
 def paint(text: str, level: str) -> str:
@@ -51,18 +66,27 @@ def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent: s
 @contextmanager
 def redrawn() -> Iterator[Callable[[str], None]]:
     """A text that replaces itself on a terminal; elsewhere only a changed text is printed again."""
-    shown_lines, last = 0, ""
+    last = ""
+    moves = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
     def draw(text: str) -> None:
-        nonlocal shown_lines, last
+        nonlocal last
         if text == last:
             return
-        if sys.stdout.isatty() and shown_lines:
-            click.echo(f"\x1b[{shown_lines}F\x1b[J", nl=False)
+        if moves and last:
+            size = shutil.get_terminal_size()
+            rows = rows_of(last, size.columns)
+            # What has left the screen above cannot be drawn over: begin at its top.
+            sys.stdout.write(f"\x1b[{rows}F\x1b[J" if rows < size.lines else "\x1b[H\x1b[J")
         click.echo(text)
-        shown_lines, last = text.count("\n") + 1, text
+        last = text
 
     yield draw
+
+
+def rows_of(text: str, columns: int) -> int:
+    """Rows that a text takes on a terminal so wide; a line that is longer wraps."""
+    return sum(max(1, -(-len(click.unstyle(line)) // max(1, columns))) for line in text.split("\n"))
 
 
 def split_stage(text: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from denvweb.cli.client import Client
+from denvweb.cli.names import name_argument
 from denvweb.cli.output import echo_json, json_option, paint, split_stage, table
 from fleets.domain.defrag import DefragAdvice, Opening
 from fleets.domain.explain import FleetExplained, PlacementExplained
@@ -18,7 +19,7 @@ def placement() -> None:
 
 
 @placement.command()
-@click.argument("stage")
+@name_argument("stage")
 @json_option
 def explain(stage: str, as_json: bool) -> None:
     """Why each unit of MODEL/STAGE is where it is, and what each fleet says to one more."""
@@ -54,7 +55,7 @@ def _echo_fleet(fleet: FleetExplained) -> None:
 
 
 @placement.command()
-@click.argument("fleet", required=False, default="")
+@name_argument("fleet", required=False, default="")
 @json_option
 def defrag(fleet: str, as_json: bool) -> None:
     """Which moves would open a whole domain, in FLEET or in each. Advice only: nothing is moved."""

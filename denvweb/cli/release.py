@@ -12,7 +12,8 @@ import click
 
 from denvweb.cli.client import Client
 from denvweb.cli.lists import limit_option, time_options
-from denvweb.cli.output import echo_json, json_option, paint, table
+from denvweb.cli.names import name_argument
+from denvweb.cli.output import echo_done, echo_json, echo_json_line, json_option, paint, table
 from denvweb.cli.rollout import exit_for, watch_to_end
 from denvweb.core import wire
 from denvweb.core.errors import InvalidError
@@ -141,7 +142,11 @@ def _in_ci() -> bool:
 @click.option(
     "--automated", is_flag=True, default=_in_ci, help="No person is there: refuse what was taken back before. On by itself where CI is set."
 )
-@click.option("--wait", is_flag=True, help="Follow the rollouts to their end; exit status 1 unless all succeed.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Follow the rollouts to their end; exit status 1 unless all succeed. With --json a line each change.",
+)
 @json_option
 @click.pass_context
 def release(
@@ -179,8 +184,8 @@ def release(
         click.echo(f"release {created.number} of {created.model} accepted")
         for row in rollouts:
             click.echo(f"  {row.stage}: rollout {row.id}, {row.why or row.state}")
-    elif not wait:
-        echo_json(answer)
+    else:
+        (echo_json_line if wait else echo_json)(answer)
     if wait:
         for row in rollouts:
             exit_for(watch_to_end(client, row.id, as_json=as_json))
@@ -198,14 +203,11 @@ def resume(held: str, reason: str, as_json: bool) -> None:
     if not model or not number.isdigit():
         raise click.UsageError("write a release, as in ds-flash@8")
     view = Client().post(f"models/{model}/releases/{number}/resume", ReleaseView, {"reason": reason})
-    if as_json:
-        echo_json(view)
-    else:
-        click.echo(f"release {view.number} of {view.model} may be deployed by automation again")
+    echo_done(as_json, view, f"release {view.number} of {view.model} may be deployed by automation again")
 
 
 @click.command()
-@click.argument("model")
+@name_argument("model")
 @click.option("--stage", default="", help="Those that were ever rolled out to it, as in prod-us.")
 @click.option("--by", default="", help="Who made it.")
 @click.option("--held/--not-held", default=None, help="Whether automation may not deploy it.")

@@ -10,13 +10,16 @@ import click
 
 from denvweb.cli.client import Client
 from denvweb.cli.lists import limit_option, time_options
-from denvweb.cli.output import echo_json, json_option, redrawn, split_stage, table
+from denvweb.cli.names import name_argument, name_option
+from denvweb.cli.output import echo_done, echo_json, echo_json_line, json_option, redrawn, split_stage, table
 from denvweb.cli.rollout_text import rollout_text
-from denvweb.core.errors import DenvError, InvalidError
-from releases.domain.views import PreflightView, RolloutView, StageView
+from denvweb.core.errors import ConflictError, DenvError, InvalidError
+from releases.domain.rollout_types import Phase
+from releases.domain.views import PreflightView, ReleaseView, RolloutView, StageView
 
 _WATCH_EVERY_S = 1.0
 _GOOD_ENDS = {"succeeded"}
+_STATES = ["active", *(phase.value for phase in Phase)]
 
 
 @click.group()
@@ -35,10 +38,10 @@ def _text(client: Client, view: RolloutView) -> str:
 
 
 @click.command()
-@click.option("--model", default="", help="Of this model alone.")
-@click.option("--stage", metavar="MODEL/STAGE", default="", help="Of this stage alone.")
-@click.option("--state", default="", help="In this state: active for all that have not ended, or succeeded, rolled-back, held, ...")
-@click.option("--kind", type=click.Choice(["rollout", "rollback"]), default=None)
+@name_option("model", help="Of this model alone.")
+@name_option("stage", metavar="MODEL/STAGE", help="Of this stage alone.")
+@click.option("--state", type=click.Choice(_STATES), default=None, help="In this state alone; active: all that have not ended.")
+@click.option("--kind", type=click.Choice(["rollout", "rollback"]), default=None, help="Of this kind alone.")
 @time_options
 @limit_option(30)
 @json_option
@@ -56,7 +59,7 @@ def rollouts(limit: int, as_json: bool, **words: str | None) -> None:
 
 
 @rollout.command()
-@click.argument("stage", metavar="MODEL/STAGE")
+@name_argument("stage")
 @json_option
 def show(stage: str, as_json: bool) -> None:
     """The active rollout of a stage, or its last one."""
@@ -69,7 +72,7 @@ def show(stage: str, as_json: bool) -> None:
 
 
 def watch_to_end(client: Client, rollout_id: str, *, as_json: bool) -> RolloutView:
-    """Follow one rollout until it has ended or needs a person; with `as_json` one line a change."""
+    """Follow one rollout until it has ended or needs a person; with `as_json` one line of JSON a change."""
     shown: tuple[str, str, int] | None = None
     with redrawn() as draw:
         while True:
@@ -77,7 +80,7 @@ def watch_to_end(client: Client, rollout_id: str, *, as_json: bool) -> RolloutVi
             if not as_json:
                 draw(_text(client, view))
             elif shown != (view.state, view.why, view.weight_bp):
-                echo_json(view)
+                echo_json_line(view)
                 shown = (view.state, view.why, view.weight_bp)
             if not view.active or view.state == "rollback-blocked":
                 return view
@@ -91,7 +94,7 @@ def exit_for(view: RolloutView) -> None:
 
 
 @rollout.command()
-@click.argument("stage", metavar="MODEL/STAGE")
+@name_argument("stage")
 @json_option
 def watch(stage: str, as_json: bool) -> None:
     """Follow a rollout to its end; exit status 1 unless it succeeds."""
@@ -103,14 +106,11 @@ def _act(stage: str, action: str, body: dict[str, object], as_json: bool) -> Non
     model, name = split_stage(stage)
     client = Client()
     view = client.post(f"stages/{model}/{name}/rollout/{action}", RolloutView, body)
-    if as_json:
-        echo_json(view)
-    else:
-        click.echo(f"{view.stage}: {view.state}: {view.why}")
+    echo_done(as_json, view, f"{view.stage}: {view.state}: {view.why}")
 
 
 @rollout.command()
-@click.argument("stage", metavar="MODEL/STAGE")
+@name_argument("stage")
 @click.option("--full", is_flag=True, help="Skip what is left of the steps; needs --reason.")
 @click.option("--reason", default="", help="Why, for the journal.")
 @click.option("--break-glass", default="", metavar="REASON", help="Go on in spite of freeze windows; the journal and all channels say so.")
@@ -122,7 +122,7 @@ def promote(stage: str, full: bool, reason: str, break_glass: str, as_json: bool
 
 
 @rollout.command()
-@click.argument("stage", metavar="MODEL/STAGE")
+@name_argument("stage")
 @click.option("--reason", default="", help="Why, for the journal.")
 @json_option
 def pause(stage: str, reason: str, as_json: bool) -> None:
@@ -131,7 +131,7 @@ def pause(stage: str, reason: str, as_json: bool) -> None:
 
 
 @rollout.command()
-@click.argument("stage", metavar="MODEL/STAGE")
+@name_argument("stage")
 @json_option
 def resume(stage: str, as_json: bool) -> None:
     """Go on with a paused rollout."""
@@ -139,7 +139,7 @@ def resume(stage: str, as_json: bool) -> None:
 
 
 @rollout.command()
-@click.argument("stage", metavar="MODEL/STAGE")
+@name_argument("stage")
 @click.option("--reason", default="", help="Why, for the journal.")
 @json_option
 def abort(stage: str, reason: str, as_json: bool) -> None:
@@ -148,20 +148,24 @@ def abort(stage: str, reason: str, as_json: bool) -> None:
 
 
 def _confirm(question: str) -> None:
-    """Ask; where nobody can answer, as in a CI job, say how to go without asking."""
+    """Ask, on stderr; where nobody can answer, as in a CI job, and without a question, say how to go without asking."""
+    unsaid = InvalidError("Nothing was done: nobody said yes. Give --yes to go without being asked.", code="not-confirmed")
+    if not question:
+        raise unsaid
     try:
-        click.confirm(question, abort=True)
+        click.confirm(question, abort=True, err=True)
     except click.Abort:
         if sys.stdin.isatty():
             raise
-        raise InvalidError("Nothing was done: nobody said yes. Give --yes to go without being asked.", code="not-confirmed") from None
+        click.echo("", err=True)
+        raise unsaid from None
 
 
 @click.command()
-@click.argument("stage", metavar="MODEL/STAGE")
+@name_argument("stage")
 @click.option("--to", type=int, help="The release to go back to; the one before by default.")
 @click.option("--reason", default="", help="Why, for the journal.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Stay until all traffic is on the old release.")
 @json_option
 def rollback(stage: str, to: int | None, reason: str, yes: bool, wait: bool, as_json: bool) -> None:
@@ -170,21 +174,48 @@ def rollback(stage: str, to: int | None, reason: str, yes: bool, wait: bool, as_
     client = Client()
     preflight = client.get(f"stages/{model}/{name}/preflight", PreflightView, to=to)
     if not preflight.possible:
-        raise DenvError(preflight.blocked_by or preflight.sentence, code="rollback-does-not-fit")
-    if not yes and not as_json:
-        _confirm(f"Roll back {stage} to {preflight.to_release}. {preflight.sentence} Go?")
-    began = time.monotonic()
+        raise ConflictError(preflight.sentence, code=preflight.blocked_by or "rollback-does-not-fit")
+    if not yes:
+        _confirm("" if as_json else f"Roll back {stage} to {preflight.to_release}. {preflight.sentence} Go?")
     view = client.post(f"stages/{model}/{name}/rollback", RolloutView, {"to": to, "reason": reason})
     if not as_json:
         click.echo(f"rollback {view.id} accepted {datetime.now(UTC):%H:%M:%S}")
-    while wait and not as_json:
-        now = client.get(f"stages/{model}/{name}", StageView)
-        target = f"{model}@{preflight.to_release}"
-        if now.routers.weights.get(target) == 10_000 and now.routers.confirmed >= now.routers.generation:
-            click.echo(
-                f"all traffic on {preflight.to_release} after {time.monotonic() - began:.1f} s ({now.routers.live} routers confirmed)"
-            )
-            break
-        time.sleep(0.2)
+    if wait:
+        began = time.monotonic()
+        routers = _traffic_back(client, view, f"{model}@{preflight.to_release}")
+        if not as_json:
+            after = f"after {time.monotonic() - began:.1f} s ({_routers(routers)} confirmed)"
+            click.echo(f"all traffic on {preflight.to_release} {after}; {_left(client, stage, preflight.to_release)}")
     if as_json:
-        echo_json(view)
+        echo_json(client.get(f"rollouts/{view.id}", RolloutView) if wait else view)
+    else:
+        _say_held(client, model, view)
+
+
+def _traffic_back(client: Client, view: RolloutView, target: str) -> int:
+    """Wait until every live router sends everything to `target`; how many there are. Raises when it needs a person."""
+    while True:
+        now = client.get(f"stages/{view.stage}", StageView)
+        if now.routers.weights.get(target) == 10_000 and now.routers.confirmed >= now.routers.generation:
+            return now.routers.live
+        if (seen := client.get(f"rollouts/{view.id}", RolloutView)).state == "rollback-blocked" or not seen.active:
+            raise DenvError(f"{seen.stage}: {seen.state}: {seen.why}", code="rollout-failed")
+        time.sleep(0.2)
+
+
+def _routers(count: int) -> str:
+    return f"{count} router" if count == 1 else f"{count} routers"
+
+
+def _left(client: Client, stage: str, to: int | None) -> str:
+    """What is still done on the release that was left."""
+    units = client.get(f"stages/{stage}", StageView).units
+    inflight = sum(unit.inflight for unit in units if unit.release.partition("@")[2] != str(to))
+    return f"{inflight:,} in flight on others finish there" if inflight else "nothing is in flight on another"
+
+
+def _say_held(client: Client, model: str, view: RolloutView) -> None:
+    """A release that was taken back is not deployed by automation again, which whoever took it back should know."""
+    for number in (view.from_release, view.to_release):
+        if number is not None and client.get(f"models/{model}/releases/{number}", ReleaseView).held:
+            click.echo(f"Release {number} will not be deployed by automation until someone runs: denv release resume {model}@{number}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from denvweb.cli.client import Client
+from denvweb.cli.names import name_argument
 from denvweb.cli.output import echo_json, json_option, paint, split_stage, table
 from denvweb.cli.stages import event_line
 from denvweb.core.units import format_duration
@@ -12,7 +13,7 @@ from releases.domain.scaling_views import KnobView, ScaleView
 
 
 @click.command()
-@click.argument("stage", metavar="MODEL/STAGE")
+@name_argument("stage")
 @click.option("--units", type=int, help="Serving units of the stage.")
 @click.option("--prefill", type=int, help="Prefill replicas of each serving unit.")
 @click.option("--decode", type=int, help="Decode replicas of each serving unit.")

@@ -7,7 +7,8 @@ import sys
 import click
 
 from denvweb.cli.client import Client
-from denvweb.cli.output import echo_json, json_option, table
+from denvweb.cli.names import name_argument, name_option
+from denvweb.cli.output import echo_done, echo_json, json_option, table
 from fleets.domain.views import SecretView
 
 
@@ -18,7 +19,7 @@ def secret() -> None:
 
 @secret.command("set")
 @click.argument("name")
-@click.option("--model", default="*", show_default=True, help="Whose releases may name it; `*`: every model's.")
+@name_option("model", default="*", show_default=True, help="Whose releases may name it; `*`: every model's.")
 @json_option
 def set_secret(name: str, model: str, as_json: bool) -> None:
     """Store NAME, or a new value of it. The value is asked for, or read from standard input."""
@@ -50,8 +51,9 @@ def list_secrets(as_json: bool) -> None:
 
 
 @secret.command()
-@click.argument("name")
-def remove(name: str) -> None:
+@name_argument("secret", "name", metavar="NAME")
+@json_option
+def remove(name: str, as_json: bool) -> None:
     """Remove NAME, if nothing uses it."""
     Client().delete(f"secrets/{name}")
-    click.echo(f"Secret {name} is removed.")
+    echo_done(as_json, {"name": name, "removed": True}, f"Secret {name} is removed.")

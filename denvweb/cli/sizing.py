@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from denvweb.cli.names import name_argument, name_option
 from denvweb.cli.output import echo_json, json_option
 from denvweb.cli.sizing_inputs import gpu_of, question, recipe_of, traffic, traffic_options
 from denvweb.cli.sizing_release import release_text
@@ -42,13 +43,13 @@ def _make_draws(seed: int) -> Any:
 
 
 @click.command()
-@click.argument("stage", required=False, default="", metavar="[MODEL/STAGE]")
+@name_argument("stage", required=False, default="", metavar="[MODEL/STAGE]")
 @traffic_options
 @click.option("--aggregated", is_flag=True, help="Size replicas that do both, instead of prefill and decode pools.")
 @click.option("--gpu-price", type=click.FloatRange(min=0), help="Of one GPU and hour, for the cost.")
 @click.option("--write", type=click.Path(path_type=Path, dir_okay=False), help="Write the release that would do it.")
 @click.option("--weights", default="", help="With --write: hf://org/name@revision.")
-@click.option("--fleet", default="", help="With --write: where it should run.")
+@name_option("fleet", help="With --write: where it should run.")
 @json_option
 def size(
     stage: str, aggregated: bool, gpu_price: float | None, write: Path | None, weights: str, fleet: str, as_json: bool, **given: Any
@@ -71,7 +72,7 @@ def size(
 
 
 @click.command()
-@click.argument("stage", required=False, default="", metavar="[MODEL/STAGE]")
+@name_argument("stage", required=False, default="", metavar="[MODEL/STAGE]")
 @traffic_options
 @click.option("--gpus", type=click.IntRange(1), help="To compare both on; as many as the dearer needs otherwise.")
 @json_option

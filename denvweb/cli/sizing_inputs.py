@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from denvweb.cli.client import Client
+from denvweb.cli.names import name_option
 from denvweb.cli.output import split_stage
 from denvweb.cli.replay.trace import read_trace
 from denvweb.core.errors import ConflictError, InvalidError, NotFoundError
@@ -72,7 +73,7 @@ class Question:
 def traffic_options(command: F) -> F:
     """Who asks for what: the options that all three commands share."""
     for option in (
-        click.option("--recipe", default="", metavar="RECIPE", help="As `denv recipes` lists them."),
+        name_option("recipe", metavar="RECIPE", help="As `denv recipes` lists them."),
         click.option("--gpu-kind", default="", metavar="KIND", help="Such as GB200 or H200."),
         click.option("--domain-gpus", type=click.IntRange(1, MOST_GPUS), help="GPUs of one scale-up domain; the kind's usual otherwise."),
         click.option("--isl", type=click.IntRange(1), help="Mean prompt tokens."),

@@ -8,6 +8,7 @@ import click
 
 from denvweb.cli.client import Client
 from denvweb.cli.lists import limit_option, time_options
+from denvweb.cli.names import name_argument, name_option
 from denvweb.cli.output import echo_json, json_option, paint, split_stage, table
 from metrics.domain.views import EventView
 from releases.domain.views import STAGE_STATES, AlarmView, StageView
@@ -38,9 +39,9 @@ def _units(stage: StageView) -> str:
 
 
 @click.command()
-@click.option("--model", default="", help="Of this model alone.")
+@name_option("model", help="Of this model alone.")
 @click.option("--state", type=click.Choice(STAGE_STATES), default=None, help="In this state alone.")
-@click.option("--fleet", default="", help="On this fleet alone.")
+@name_option("fleet", help="On this fleet alone.")
 @json_option
 def stages(model: str, state: str | None, fleet: str, as_json: bool) -> None:
     """Every stage: its state, releases by share of the traffic, units ready, and figures beside their alarms."""
@@ -71,7 +72,7 @@ def event_line(event: EventView, where: str = "") -> str:
 
 
 @click.command()
-@click.argument("stage", metavar="[MODEL/STAGE]", default="")
+@name_argument("stage", metavar="[MODEL/STAGE]", default="")
 @click.option("--kind", default="", help="Those whose kind begins so: rollout., change.refused")
 @click.option("--level", type=click.Choice(["info", "warn", "bad"]), default=None)
 @click.option("--actor", default="", help="Who did it.")

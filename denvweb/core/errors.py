@@ -15,6 +15,7 @@ class DenvError(Exception):
     code = "error"
     http_status = 400
     exit_status = 1
+    request_id = ""  # of the request that it came back from, where one did
 
     def __init__(self, detail: str, *, code: str | None = None, fields: Mapping[str, Sequence[str]] | None = None) -> None:
         super().__init__(detail)

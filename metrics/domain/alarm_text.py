@@ -10,9 +10,8 @@ kv-use: 90%                                       of a decode replica's KV cache
 
 from __future__ import annotations
 
-import difflib
-
 from denvweb.core.units import parse_duration_s, parse_ratio
+from denvweb.core.words import nearest
 from metrics.domain.types import AlarmSpec
 
 ERROR_RATE, KV_EFFECTIVE, PREFILL_QUEUE, KV_USE = "error-rate", "kv-effective", "prefill-queue", "kv-use"
@@ -32,9 +31,9 @@ def unknown_alarm(name: str) -> str:
     """A sentence for a name that is no alarm; empty for one that is."""
     if name in ALARM_NAMES:
         return ""
-    near = difflib.get_close_matches(name, ALARM_NAMES, n=1, cutoff=0.5) if len(name) <= 60 else []
+    near = nearest(name, ALARM_NAMES)
     shares = ", ".join(f"`{share}`" for share in (ERROR_RATE, KV_EFFECTIVE, PREFILL_QUEUE, KV_USE))
-    hint = f"did you mean `{near[0]}`?" if near else f"an alarm is {shares}, or a metric and a quantile such as `ttft-p99`"
+    hint = f"did you mean `{near}`?" if near else f"an alarm is {shares}, or a metric and a quantile such as `ttft-p99`"
     return f"`{name}` is no alarm; {hint}"
 
 

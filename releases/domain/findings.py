@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from denvweb.core.units import format_bytes
+from denvweb.core.words import did_you_mean
 from fleets.domain.hardware import GPUS, GpuKind
 from fleets.domain.placement import Refusal, place_units
 from fleets.domain.rank_fit import context_tokens
@@ -19,7 +20,6 @@ from fleets.domain.timing import MEMORY_USE_RATIO, RESERVED_BYTES, MemoryFit, me
 from fleets.domain.types import Faults, FleetView, PlacementRule, PoolSpec, Role, UnitSpec
 from releases.domain.engine_findings import engine_refusals
 from releases.domain.recipes import Catalog, Parallelism, Recipe, RoleRules, recipe_unknown
-from releases.domain.spec_reader import did_you_mean
 from releases.domain.spec_types import Mode, ReleaseFile, ReleaseSpec, StageSpec
 from releases.domain.units import ROUTED_PROTOCOLS, SIMULATED_PROTOCOLS, unit_spec
 from releases.domain.views import FindingView

@@ -8,9 +8,9 @@ from enum import StrEnum
 
 from denvweb.core import wire
 from denvweb.core.errors import InvalidError
+from denvweb.core.words import did_you_mean
 from fleets.domain.tokenizer import tokenizer_source
 from fleets.domain.types import ModelShape, Role
-from releases.domain.spec_reader import did_you_mean
 
 
 class Parallelism(StrEnum):

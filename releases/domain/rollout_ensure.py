@@ -88,7 +88,8 @@ def drain(unit: UnitView, *, routers: RoutersView, draining: Mapping[str, dateti
     late = (now - since).total_seconds() >= DRAIN_S
     if not unit.ready or late or (seen and unit.inflight == 0):
         return Drain(True, "", (), {name: at for name, at in marked.items() if name != unit.unit})
-    what = f"{unit.inflight} requests finish on it" if unit.inflight else "the routers have to confirm"
+    last = "1 request finishes on it" if unit.inflight == 1 else f"{unit.inflight} requests finish on it"
+    what = last if unit.inflight else "the routers have to confirm"
     return Drain(False, f"unit {unit.slot} of release {release} drains: {what}", (), marked)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from denvweb.core.words import did_you_mean
 from metrics.domain.alarm_text import KV_EFFECTIVE, NEEDS_PREFILL_POOL, parse_alarm, parse_over_baseline, unknown_alarm
 from metrics.domain.types import AlarmSpec
 from releases.domain.source import Entry, Mapping, Node, Scalar, key_text
-from releases.domain.spec_reader import Section, did_you_mean, shown, text
+from releases.domain.spec_reader import Section, shown, text
 from releases.domain.spec_types import Mode
 
 OFF = "off"  # in a stage: this alarm of the model's is not for it

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
 from denvweb.core.units import parse_bytes, parse_duration_s, parse_ratio
+from denvweb.core.words import did_you_mean
 from releases.domain.source import Entry, Items, Mapping, Node, Place, Scalar, SpecError, key_text
 
 E = TypeVar("E", bound=StrEnum)
@@ -21,12 +21,6 @@ _WHOLE = re.compile(r"-?\d{1,9}")
 _NUMBER = re.compile(r"-?\d{1,9}(\.\d{1,9})?")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 _TRUTH = {"true": True, "True": True, "false": False, "False": False}
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean `x`?` for the nearest known word, or nothing."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6) if len(word) <= 60 else []
-    return f"; did you mean `{near[0]}`?" if near else ""
 
 
 def one_of(words: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from denvweb.cli.client import Client
+from denvweb.cli.names import name_option
 from denvweb.cli.output import split_stage
 from denvweb.cli.replay.report import Tally, as_dict, as_text
 from denvweb.cli.replay.sender import Replay, Target
@@ -75,7 +76,7 @@ async def _run(
 
 @click.command()
 @click.argument("trace", type=click.Path(path_type=Path))
-@click.option("--stage", default="", metavar="MODEL/STAGE", help="Send to this stage's router.")
+@name_option("stage", metavar="MODEL/STAGE", help="Send to this stage's router.")
 @click.option("--endpoint", default="", metavar="URL", help="Send to this OpenAI-compatible endpoint instead.")
 @click.option("--model", default="", help="The model to ask for, with --endpoint.")
 @click.option("--api-key", default="", envvar="OPENAI_API_KEY", help="Bearer key of the endpoint.")
