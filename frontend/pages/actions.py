@@ -91,7 +91,10 @@ def act(request: PageRequest, model: str, name: str, action: str) -> HttpRespons
         raise
     except DenvError as error:
         write_refusal(request, error, stage=stage)
-        messages.error(request, f"Refused: {error.detail}", extra_tags="bad")
+        stale = error.code == "stale-generation"  # nobody did anything wrong: what was looked at is not so any more
+        messages.add_message(
+            request, messages.INFO if stale else messages.ERROR, f"Refused: {error.detail}", extra_tags="info" if stale else "bad"
+        )
     else:
         messages.success(request, _DONE[action], extra_tags="ok")
     return redirect(reverse("rollout", args=(asked,)) if asked else reverse("stage", args=(model, name)))

@@ -436,7 +436,7 @@ def patch_later(patch: Callable[[str, object], object]) -> None:
     later = tuple(head for head in heads() if head.stage in keys)
     calm = (replace(later[0], state="steady", sentence=moved.sentence, rollout=None), *later[1:])
     for module in ("overview", "releases"):
-        patch(f"{pages}.{module}.stage_heads", lambda model="", simulated=None: calm)
+        patch(f"{pages}.{module}.stage_heads", lambda model="", simulated=None: tuple(head for head in calm if model in ("", head.model)))
     patch(f"{pages}.fleets.stage_bases", lambda: bases(calm))
     for module in ("events", "releases"):
         patch(f"{pages}.{module}.stage_keys", lambda: [view.stage for view in left])

@@ -141,6 +141,8 @@ def test_a_rollout_s_page_acts_on_that_rollout_and_no_other(db: None) -> None:
     assert "A later rollout has taken over" in client.get(f"{STAGE}/way-back?rollout={old.pk}").content.decode()
     late = client.post(f"{STAGE}/rollout/abort", {"rollout": old.pk}, follow=True).content.decode()
     assert f"Refused: Rollout {old.pk} has ended" in late and demo.rollout().state == "held"
+    stale = client.post(f"{STAGE}/rollout/promote", {"rollout": new.pk, "generation": "1"}, follow=True).content.decode()
+    assert "Refused: The rollout has moved on to generation" in stale and '<p class="note" data-s="info">' in stale
     for wrong in ("ro-none", "ro-\0"):
         assert client.post(f"{STAGE}/rollout/abort", {"rollout": wrong}).status_code == 404
     assert client.post("/stages/ds-flash/nowhere/rollout/abort", {"rollout": new.pk}).status_code == 404

@@ -2,11 +2,11 @@
 // Paused by the Live button or while the tab is hidden; when the server does not answer, the page says since when and goes on trying.
 (() => {
   'use strict';
-  const EVERY_MS = 2000, AFTER_EVENT_MS = 150, LOST_AFTER_MS = 5000, LISTEN_AGAIN_MS = 10000;
+  const EVERY_MS = 2000, AFTER_EVENT_MS = 150, LOST_AFTER_MS = 5000, LISTEN_AGAIN_MS = [2000, 60000], SAY_MS = 10000, LOST_TICKS_MAX = 8;
   const main = document.querySelector('[data-living]');
   const note = document.getElementById('offline');
   const all = (query) => [...document.querySelectorAll(query)];
-  let paused = false, stream = null, timer = 0, soon = 0, listenedAt = 0, answeredAt = Date.now(), answeredClock = '', lost = false;
+  let paused = false, stream = null, timer = 0, soon = 0, listenedAt = 0, answeredAt = Date.now(), answeredClock = '', lost = false, refused = 0, missed = 0;
 
   const wanted = () => !paused && !document.hidden;
   const refresh = () => { if (wanted()) document.body.dispatchEvent(new CustomEvent('denv:refresh')); };
@@ -36,27 +36,45 @@
 
   // ---- the journal, as it grows ------------------------------------------------------------------------------------------
   function onEvent(e) {
-    clearTimeout(soon);
-    soon = setTimeout(() => { document.body.dispatchEvent(new CustomEvent('denv:event')); refresh(); }, AFTER_EVENT_MS);
+    soon ||= setTimeout(() => { soon = 0; document.body.dispatchEvent(new CustomEvent('denv:event')); refresh(); }, AFTER_EVENT_MS);
     try {
       const event = JSON.parse(e.data);
-      if (event.sentence) announce([event.stage || event.fleet, event.sentence].filter(Boolean).join(': '));
+      if (event.sentence) tell([event.stage || event.fleet, event.sentence].filter(Boolean).join(': '), event.level !== 'info');
     } catch { /* not an event of the journal: only a reason to look again */ }
   }
+  // What is bad is said at once; of the rest the last in ten seconds, and how many there were: a busy evening is no chatter.
+  let told = 0, toTell = [];
+  function tell(text, now) {
+    toTell.push(text);
+    if (now) { clearTimeout(told); say(); } else told ||= setTimeout(say, SAY_MS);
+  }
+  function say() {
+    told = 0;
+    announce(toTell.length > 1 ? `${toTell.length} events, the last: ${toTell.at(-1)}` : toTell[0]);
+    toTell = [];
+  }
   function listen() {
-    if (stream?.readyState === EventSource.CLOSED) hush();   // refused for good: by itself it would not come back
-    if (stream || !wanted() || Date.now() - listenedAt < LISTEN_AGAIN_MS) return;
+    if (stream?.readyState === EventSource.CLOSED) { hush(); refused += 1; }   // refused for good: by itself it would not come back
+    const wait = refused ? Math.min(LISTEN_AGAIN_MS[1], LISTEN_AGAIN_MS[0] * 2 ** (refused - 1)) * (0.75 + Math.random() / 2) : 0;
+    if (stream || !wanted() || Date.now() - listenedAt < wait) return;
     listenedAt = Date.now();
     stream = new EventSource('/api/v1/stream');
     stream.addEventListener('journal', onEvent);
-    stream.onopen = answered;
+    stream.onopen = () => { refused = 0; answered(); };
   }
   function hush() { stream?.close(); stream = null; }
-  function tick() { listen(); refresh(); if (main) unanswered(); }
+  // A denv that does not answer is asked ever more seldom, so that all open pages together do not keep it down.
+  function tick() {
+    missed = lost ? missed + 1 : 0;
+    const often = Math.min(LOST_TICKS_MAX, 1 << Math.floor(missed / 8));
+    if (missed % often) return;
+    listen(); refresh();
+    if (main) unanswered();
+  }
 
   function settle(first) {
     clearInterval(timer);
-    if (wanted()) { listenedAt = 0; listen(); if (!first) refresh(); timer = setInterval(tick, EVERY_MS); } else hush();
+    if (wanted()) { listenedAt = refused = 0; listen(); if (!first) refresh(); timer = setInterval(tick, EVERY_MS); } else hush();
   }
 
   document.addEventListener('click', (e) => {
