@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import click
+from click.shell_completion import CompletionItem
 
 from denvweb.cli.client import Client
-from denvweb.cli.names import name_argument
+from denvweb.cli.names import known, meant, name_argument
 from denvweb.cli.output import echo_json, json_option, paint, table
+from denvweb.core.errors import NotFoundError
 from fleets.domain.views import DomainMap, FleetMap
 
 
@@ -31,6 +33,11 @@ def _nodes(count: int) -> str:
 
 class _FleetsGroup(click.Group):
     """`denv fleets NAME` shows that fleet, whatever its name is, but for the names of commands."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names of fleets, then commands and options."""
+        names = () if incomplete.startswith("-") else known("fleet")
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)] + super().shell_complete(ctx, incomplete)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         return super().resolve_command(ctx, args if args[0] in self.commands else ["show", *args])
@@ -71,7 +78,7 @@ def _show(fleet: str | None, as_json: bool) -> None:
     if fleet:
         found = [view for view in found if view.fleet == fleet]
         if not found:
-            raise click.UsageError(f"there is no fleet `{fleet}`; `denv fleets` lists them")
+            raise NotFoundError(f"There is no fleet {fleet}; `denv fleets` lists them. {meant('fleet', fleet)}".rstrip())
     if as_json:
         echo_json(found)
         return

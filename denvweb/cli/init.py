@@ -4,124 +4,97 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
-from denvweb.cli.client import Client, saved_access
+from denvweb.cli.client import saved_access
+from denvweb.cli.init_questions import QUESTIONS, Known, Question, look, problem, render
 from denvweb.cli.names import name_option
+from denvweb.cli.output import echo_done, json_option
 from denvweb.core.errors import DenvError, InvalidError
+from denvweb.core.files import write_whole
 from releases.domain.spec import ReleaseFile, parse
 from releases.domain.spec_schema import URL, spec_schema
 
-_TEXT = """\
-# yaml-language-server: $schema={schema}
-release:
-  model: {model}
-  weights: {weights}
-  recipe: {recipe}
-  topology: {topology}
-stages:
-  {stage}:
-    fleets: [{fleets}]
-    replicas: {units}
-    alarms: {{ ttft-p99: {ttft}, itl-p99: {itl}, error-rate: 1% }}
-    rollout: {{ canary: 10%, steps: [50%, 100%], hold: 10m, bake: 30m }}
-"""
 
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What the control plane has to offer; nothing when none answers."""
-
-    recipes: tuple[str, ...] = ()
-    fleets: tuple[str, ...] = ()
-
-
-def look() -> Known:
-    """Ask the control plane that the command is logged in to."""
+def _schema_url() -> str:
     try:
-        client = Client()
-        recipes, fleets = (client.get(path, dict[str, Any])["results"] for path in ("recipes", "fleets"))
-    except DenvError:
-        return Known()
-    return Known(tuple(row["recipe"] for row in recipes), tuple(row["fleet"] for row in fleets))
+        return f"{saved_access().url or 'http://127.0.0.1:8080'}{URL}"
+    except DenvError:  # a file of credentials that cannot be read is no reason not to write another file
+        return f"http://127.0.0.1:8080{URL}"
 
 
-def _pool(text: str, what: str) -> str:
-    """`4x2` is two replicas of four GPUs."""
-    gpus, _, replicas = text.lower().partition("x")
-    if not gpus.isdecimal() or not (replicas or "1").isdecimal():
-        raise InvalidError(f"{what}: `{text}` is no pool; write GPUs of a replica x replicas, such as 4x2")
-    return f"{{ gpus: {int(gpus)}, replicas: {int(replicas or 1)} }}"
+def _may_write(path: Path, *, force: bool, ask: bool) -> None:
+    """Refuse to write over a file unasked."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise InvalidError(f"{path}: {'a folder' if path.is_dir() else f'there is no folder {path.parent}'}; name a file with -o")
+    if not path.exists() or force:
+        return
+    if not ask:
+        raise InvalidError(f"{path} is there already; --force writes over it")
+    click.confirm(f"{path} is there already. Write over it?", abort=True, err=True)
 
 
-def _topology(prefill: str, decode: str, aggregated: str) -> str:
-    if aggregated:
-        return f"{{ mode: aggregated, aggregated: {_pool(aggregated, '--aggregated')} }}"
-    return f"{{ prefill: {_pool(prefill, '--prefill')}, decode: {_pool(decode, '--decode')} }}"
-
-
-def _ask(value: str, question: str, default: str, known: Sequence[str] = ()) -> str:
-    """What was given as an option; else what is answered; without a terminal the default."""
-    if value:
-        return value
-    if not sys.stdin.isatty():
-        if default:
+def _answer(question: Question, answers: dict[str, str], known: Known, *, ask: bool, take_all: bool) -> str:
+    """What is answered on a terminal, asked again until it is right; without one, or with `--yes`, the default."""
+    default = question.default(known, answers)
+    if not ask:
+        if default and (take_all or not question.needed):
             return default
-        raise InvalidError(f"{question}: nobody is there to ask; give it as an option (see `denv init --help`)")
-    if known:
-        click.echo(f"  there are: {', '.join(known[:12])}", err=True)
-    return str(click.prompt(question, default=default or None, err=True))
+        raise InvalidError(f"{question.text}: nobody is there to ask; give --{question.name} (see `denv init --help`)")
+    click.echo(f"\n{click.style(question.text, bold=True)}: {question.about}", err=True)
+    if offers := question.offers(known):
+        click.echo(f"  there are: {', '.join(offers[:12])}", err=True)
+    while True:
+        given = str(click.prompt(" ", default=default or None, err=True, prompt_suffix="> ")).strip()
+        wrong = problem(question, given, answers, known)
+        if not wrong:
+            return given
+        click.echo(f"  {wrong}", err=True)
 
 
 @click.command()
-@click.option("-o", "--output", "path", default="denv.yaml", show_default=True, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("-o", "--output", "path", default="denv.yaml", show_default=True, type=click.Path(path_type=Path), help="The file to write.")
+@name_option("recipe", help="As `denv recipes` lists them.")
 @click.option("--model", default="", help="What clients will ask for by name.")
 @click.option("--weights", default="", help="hf://org/name@revision or file:///path@digest.")
-@name_option("recipe", help="As `denv recipes` lists them.")
-@click.option("--stage", default="", help="Where it runs first. [default: prod]")
 @name_option("fleet", "--fleet", "fleets", default=(), multiple=True, help="A fleet to run in; may be given more than once.")
-@click.option("--prefill", default="", help="GPUs of a replica x replicas. [default: 1x1]")
-@click.option("--decode", default="", help="GPUs of a replica x replicas. [default: 1x1]")
+@click.option("--stage", default="", help="Where it runs first.  [default: prod]")
+@click.option("--prefill", default="", help="Prefill pool of a unit: GPUs of a replica x replicas, such as 4x2.")
+@click.option("--decode", default="", help="Decode pool of a unit, in the same form.")
 @click.option("--aggregated", default="", help="One pool that does both, instead of the two: such as 8x1.")
-@click.option("--units", default=1, show_default=True, type=click.IntRange(1, 1024), help="Serving units.")
-@click.option("--ttft", default="1500ms", show_default=True, help="Limit of the TTFT alarm, p99.")
-@click.option("--itl", default="60ms", show_default=True, help="Limit of the ITL alarm, p99.")
+@click.option("--units", default="", help="Serving units.  [default: 1]")
+@click.option("--ttft", default="", help="Limit of the TTFT alarm, p99.  [default: 1500ms]")
+@click.option("--itl", default="", help="Limit of the ITL alarm, p99.  [default: 60ms]")
+@click.option("-y", "--yes", is_flag=True, help="Ask nothing: the default of whatever is not given.")
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
-def init(path: Path, fleets: tuple[str, ...], units: int, ttft: str, itl: str, force: bool, **given: str) -> None:
-    """Write a first denv.yaml. What is not given as an option is asked for on a terminal."""
-    if path.exists() and not force:
-        raise InvalidError(f"{path} is there already; --force writes over it")
-    known = look()
-    model = _ask(given["model"], "Model (what clients ask for)", "")
-    text = _TEXT.format(
-        schema=f"{saved_access().url or 'http://127.0.0.1:8080'}{URL}",
-        model=model,
-        weights=_ask(given["weights"], "Weights (hf://org/name@revision)", ""),
-        recipe=_ask(given["recipe"], "Recipe", known.recipes[0] if len(known.recipes) == 1 else "", known.recipes),
-        topology=_asked_topology(given),
-        stage=_ask(given["stage"], "Stage", "prod"),
-        fleets=", ".join(fleets) or _ask("", "Fleet", known.fleets[0] if len(known.fleets) == 1 else "", known.fleets),
-        units=units,
-        ttft=ttft,
-        itl=itl,
-    )
+@json_option
+def init(path: Path, fleets: tuple[str, ...], yes: bool, force: bool, as_json: bool, **given: str) -> None:
+    """Write a first denv.yaml. What is not given as an option is asked for on a terminal, each with a default.
+
+    It works without a control plane too; with one it offers its recipes and fleets. The file is written at the end, whole.
+    """
+    ask = sys.stdin.isatty() and not yes
+    _may_write(path, force=force, ask=ask)
+    known, answers = look(), {name: value for name, value in {**given, "fleet": ", ".join(fleets)}.items() if value}
+    if ask and not known.online:
+        click.echo("No control plane answers, so fleets are not listed; the file can be checked once one does.", err=True)
+    for question in QUESTIONS:
+        if question.name in answers:
+            if wrong := problem(question, answers[question.name], answers, known):
+                raise InvalidError(f"--{question.name} {answers[question.name]}: {wrong}")
+        elif question.applies(answers, known):
+            answers[question.name] = _answer(question, answers, known, ask=ask, take_all=yes)
+    text = render(answers, schema=_schema_url())
     found = parse(text)
     if not isinstance(found, ReleaseFile):
-        raise InvalidError("This makes no release file.", fields={"": [f"{path}:{error}" for error in found]})
-    path.write_text(text, encoding="utf-8")
-    click.echo(f"Wrote {path}. See what it would do: denv release -f {path} --dry-run")
-
-
-def _asked_topology(given: dict[str, str]) -> str:
-    if given["aggregated"]:
-        return _topology("", "", given["aggregated"])
-    prefill = _ask(given["prefill"], "Prefill pool of a unit (GPUs of a replica x replicas)", "1x1")
-    return _topology(prefill, _ask(given["decode"], "Decode pool of a unit (GPUs of a replica x replicas)", "1x1"), "")
+        raise InvalidError("This makes no release file.", fields={"": [error.text(str(path)) for error in found]})
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise InvalidError(f"{path}: {error.strerror}") from error
+    echo_done(as_json, {"path": str(path), "yaml": text}, f"Wrote {path}. See what it would do: denv release -f {path} --dry-run")
 
 
 @click.command()

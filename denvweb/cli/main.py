@@ -59,8 +59,9 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, function, _ = COMMANDS[cmd_name]
+        module, function, line = COMMANDS[cmd_name]
         command: click.Command = getattr(import_module(module), function)
+        command.short_help = line  # what shells show beside it
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:

@@ -74,7 +74,7 @@ def event_line(event: EventView, where: str = "") -> str:
 @click.command()
 @name_argument("stage", metavar="[MODEL/STAGE]", default="")
 @click.option("--kind", default="", help="Those whose kind begins so: rollout., change.refused")
-@click.option("--level", type=click.Choice(["info", "warn", "bad"]), default=None)
+@click.option("--level", type=click.Choice(["info", "warn", "bad"]), default=None, help="Of this level alone.")
 @click.option("--actor", default="", help="Who did it.")
 @click.option("--via", default="", help="Through what: ui, api, cli, slack, alarm, system.")
 @click.option("--text", default="", help="Those whose sentence has it.")

@@ -28,11 +28,13 @@ _KV_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5}
 
 @click.command()
 @click.argument("weights")
-@click.option("--gpu-kind", default="H200", show_default=True, type=click.Choice(list(GPUS), case_sensitive=False))
+@click.option(
+    "--gpu-kind", default="H200", show_default=True, type=click.Choice(list(GPUS), case_sensitive=False), help="Kind of the GPUs."
+)
 @click.option("--gpus", default=1, show_default=True, type=click.IntRange(1), help="GPUs of one replica.")
 @click.option("--tensor-parallel", type=click.IntRange(1), help="Of the attention; the GPUs of a replica when left out.")
 @click.option("--context", type=click.IntRange(1), help="Tokens of one sequence; the model's own when left out.")
-@click.option("--kv-dtype", default="bf16", show_default=True, type=click.Choice(list(_KV_BYTES)))
+@click.option("--kv-dtype", default="bf16", show_default=True, type=click.Choice(list(_KV_BYTES)), help="Of the KV cache.")
 @json_option
 def weights(weights: str, gpu_kind: str, gpus: int, tensor_parallel: int | None, context: int | None, kv_dtype: str, as_json: bool) -> None:
     """Read the headers of WEIGHTS (hf://org/name@revision, file:///path, or a folder), and say whether they fit a replica's GPUs."""

@@ -19,3 +19,13 @@ def write_private(path: Path, content: str | bytes, *, durable: bool = False) ->
             out.flush()
             os.fsync(out.fileno())
     fresh.replace(path)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that anybody may read, in UTF-8: whoever is interrupted leaves the old one or none, never a part."""
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)

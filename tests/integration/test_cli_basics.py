@@ -81,7 +81,7 @@ def test_init_writes_a_file_that_can_be_released_and_never_over_one(tmp_path: Pa
     assert "--force" in again.stderr
     wrong = denv("init", "-o", str(tmp_path / "other.yaml"), *given[:2], home=tmp_path)
     assert wrong.returncode == 2
-    assert "give it as an option" in wrong.stderr
+    assert "give --recipe" in wrong.stderr
     assert not (tmp_path / "other.yaml").exists()
 
 
