@@ -47,6 +47,8 @@ class Drawing:
     right: tuple[Box, ...]
     wires: tuple[str, ...]
     kv_label: str
+    kv_rate: str  # `2.5 GB/s`; empty where the engines do not say
+    goodput: str
     local: str
     domain: Picture | None
     nodes: int
@@ -108,8 +110,18 @@ def badge(unit: UnitView) -> Badge:
     return Badge("ok", "ok", "ready") if unit.probed else Badge("info", "roll", "waits for its probe")
 
 
-def draw(unit: UnitView, canary: bool, figures: GroupView | None, domain: Picture | None, nodes: int) -> Drawing:
-    """A unit with its figures of the last minute."""
+def _kv_rate(figures: GroupView | None, span_s: float) -> str:
+    moved = figures.engines.get("kv_transfer_bytes") if figures else None
+    return "" if moved is None else f"{units.format_bytes(moved / span_s)}/s"
+
+
+def _goodput(figures: GroupView | None) -> str:
+    good = figures.goodput if figures else None
+    return "" if good is None or good.per_gpu_s is None else f"Goodput {good.per_gpu_s:.3g} req/s per GPU."
+
+
+def draw(unit: UnitView, canary: bool, figures: GroupView | None, span_s: float, domain: Picture | None, nodes: int) -> Drawing:
+    """A unit with its figures of the last `span_s` seconds."""
     left = [box for pool in unit.pools if pool.role is Role.PREFILL for box in _boxes(pool)]
     right = [box for pool in unit.pools if pool.role is not Role.PREFILL for box in _boxes(pool)]
     transfer = figures.latencies.get(Metric.KV_TRANSFER) if figures else None
@@ -124,6 +136,8 @@ def draw(unit: UnitView, canary: bool, figures: GroupView | None, domain: Pictur
         right=tuple(right),
         wires=_wires(len(left), len(right)) if left and right else (),
         kv_label=f"p99 {units.format_ms(transfer.p99_s)}" if transfer and transfer.p99_s is not None else "",
+        kv_rate=_kv_rate(figures, span_s),
+        goodput=_goodput(figures),
         local=f"{words.share(local)} prefilled locally, by decode." if local is not None and left else "",
         domain=domain,
         nodes=nodes,

@@ -18,11 +18,12 @@ from fleets.domain.views import FleetMap, UnitView
 from fleets.selectors import fleet_maps, units_view
 from frontend import charts, evidence, gpumap, stagecharts, timerange, unitpic, words
 from frontend.buttons import buttons
+from frontend.generations import generations
 from frontend.gpumap import Tenant
 from frontend.pages.assets import plotly_version
 from frontend.pages.base import PageRequest, page, show, whole
 from frontend.stagerows import two_releases
-from metrics.domain.views import GroupView
+from metrics.domain.views import MetricsView
 from metrics.selectors import metrics_view
 from releases.domain.synthetic import synthetic_text
 from releases.domain.views import PlanStepView, RolloutView, StageView
@@ -101,9 +102,9 @@ def will(stage: StageView) -> tuple[Will, ...]:
     return tuple(lines)
 
 
-def drawings(units: Sequence[UnitView], base: str, maps: Sequence[FleetMap], figures: Sequence[GroupView]) -> tuple[unitpic.Drawing, ...]:
+def drawings(units: Sequence[UnitView], base: str, maps: Sequence[FleetMap], figures: MetricsView) -> tuple[unitpic.Drawing, ...]:
     """All units of a stage, each with its figures and its domain; `base` is the release that is not on trial."""
-    by_unit = {group.group: group for group in figures}
+    by_unit = {group.group: group for group in figures.groups}
     domains = {domain.domain: domain for fleet in maps for domain in fleet.domains}
     who = {unit.unit: Tenant(unit.release, bool(base) and unit.release != base) for unit in units}
 
@@ -111,7 +112,7 @@ def drawings(units: Sequence[UnitView], base: str, maps: Sequence[FleetMap], fig
         domain = domains.get(unit.domain)
         picture = gpumap.draw(domain, who) if domain else None
         nodes = len(domain.nodes) if domain else 0
-        return unitpic.draw(unit, who[unit.unit].canary, by_unit.get(unit.unit), picture, nodes)
+        return unitpic.draw(unit, who[unit.unit].canary, by_unit.get(unit.unit), figures.span_s, picture, nodes)
 
     return tuple(drawing(unit) for unit in sorted(units, key=lambda unit: unit.slot))
 
@@ -140,6 +141,7 @@ def _living(request: PageRequest, stage: StageView, now: datetime) -> dict[str, 
         "buttons": buttons(stage.rollout, may, refused=own_approval(request.user, stage.rollout)),
         "may_keys": Action.ADMIN in may,
         "will": will(stage),
+        "generations": generations(stage),
         **_rollout_context(stage, now),
     }
 
@@ -198,5 +200,5 @@ def stage_units(request: PageRequest, model: str, name: str) -> HttpResponse:
     units = units_view(stage=key, now=now)
     maps = fleet_maps(names=tuple({unit.fleet for unit in units})) if units else ()
     figures = metrics_view(stage=key, span_s=_RATE_SPAN_S, by="unit", now=now)
-    drawn = drawings(units, request.GET.get("base", ""), maps, figures.groups)
+    drawn = drawings(units, request.GET.get("base", ""), maps, figures)
     return whole(request, "_units", {"drawings": drawn, "per_s": figures.total.per_s})

@@ -226,6 +226,9 @@ class StageHead:
     rollout: RolloutView | None  # the active one
     units: tuple[UnitHead, ...]
     breaches: tuple[BreachView, ...] = ()
+    ratio: str = ""  # in force, of one unit: `2P1D`
+    ratio_advised: str = ""  # by scaling; empty before its first look
+    queue_above: int | None = None  # requests waiting for prefill, over which more prompts are computed by decode; None: it never is
 
 
 @dataclass(frozen=True, slots=True)

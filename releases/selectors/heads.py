@@ -19,8 +19,8 @@ from metrics.domain.views import BreachView
 from releases.domain.plan_words import count
 from releases.domain.rollout_types import RolloutState
 from releases.domain.rollout_words import stage_words
-from releases.domain.scaling import in_force
-from releases.domain.spec_types import StageSpec
+from releases.domain.scaling import Counts, in_force, shape_text
+from releases.domain.spec_types import Mode, StageSpec
 from releases.domain.views import StageHead
 from releases.models import Rollout, Stage
 from releases.selectors.rollouts import rollout_rows, state_of, view_of
@@ -29,17 +29,23 @@ from releases.selectors.scales import counts_of
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One stage as it stands, from all three apps. `in_force` are the units that it should have between rollouts."""
+    """One stage as it stands, from all three apps. `counts` are what it should have between rollouts."""
 
     model: str
     name: str
     spec: StageSpec
     release: int | None
-    in_force: int
+    counts: Counts
+    advised: Counts
     rollout: Rollout | None
     state: RolloutState | None
     units: tuple[UnitHead, ...]
     weights: dict[str, int]
+
+    @property
+    def in_force(self) -> int:
+        """Units."""
+        return self.counts[Knob.UNITS]
 
     @property
     def active(self) -> RolloutState | None:
@@ -104,7 +110,7 @@ def _heads(within: Mapping[str, str], simulated: frozenset[str] | None) -> tuple
 
 def _look(within: Mapping[str, str]) -> list[_Seen]:
     """Stages, rollouts, units, ranks and weights: five queries."""
-    columns = ("pk", "model__name", "name", Cast("settings", TextField()), "release__number", "scale__wanted")
+    columns = ("pk", "model__name", "name", Cast("settings", TextField()), "release__number", "scale__wanted", "scale__advised")
     rows = list(Stage.objects.filter(**within).values_list(*columns))
     keys = [f"{model}/{name}" for _, model, name, *_ in rows] if within else None
     rollouts = _rollouts(within)
@@ -115,13 +121,14 @@ def _look(within: Mapping[str, str]) -> list[_Seen]:
             name=name,
             spec=_spec(settings),
             release=release,
-            in_force=in_force(_spec(settings), counts_of(scaled or {}))[Knob.UNITS],
+            counts=in_force(_spec(settings), counts_of(scaled or {})),
+            advised=counts_of(advised or {}),
             rollout=rollouts.get(pk),
             state=state_of(rollouts[pk]) if pk in rollouts else None,
             units=units.get(f"{model}/{name}", ()),
             weights=weights.get(f"{model}/{name}", {}),
         )
-        for pk, model, name, settings, release, scaled in rows
+        for pk, model, name, settings, release, scaled, advised in rows
     ]
 
 
@@ -160,6 +167,9 @@ def _head(seen: _Seen, simulated: frozenset[str], breaches: Mapping[str, tuple[B
         rollout=view_of(rollout, seen.state) if rollout is not None else None,
         units=seen.units,
         breaches=() if rollout is not None else breaches.get(key, ()),
+        ratio=shape_text(seen.counts),
+        ratio_advised=shape_text({**seen.counts, **seen.advised}) if seen.advised else "",
+        queue_above=seen.spec.topology.conditional.prefill_queue_above if seen.spec.topology.mode is Mode.DISAGGREGATED else None,
     )
 
 

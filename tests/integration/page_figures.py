@@ -30,10 +30,14 @@ def values_of(name: str, index: int, points: int) -> list[tuple[float | None, ..
         "goodput": 0.4 / (1 + 8 * index), "goodput.met": 32.0 / (1 + 8 * index), "goodput.of": 32.4 / (1 + 8 * index),
         "gauge.kv_use": 0.7 / (1 + index), "requests": 32.4 / (1 + 8 * index),
         "errors": 0.06, "errors.timeout": 0.04, "errors.decode": 0.02, "local_ratio": 0.17,
-        "gauge.prefill_queue": 11 / (1 + index), "transfer.p99": 0.047 + 0.004 * index,
+        "gauge.prefill_queue": 11 / (1 + index), "transfer.p99": 0.047 + 0.004 * index, "queue.p99": 0.61 / (1 + 2 * index),
+        "remote_ratio": 0.83, "cancelled": 0.003, "gauge.running": 1050 / (1 + 8 * index), "gauge.waiting": 4 / (1 + 8 * index),
+        "engine.kv_transfer_bytes": 2.9e9 / (1 + 8 * index), "engine.kv_transfers": 26.8 / (1 + 8 * index),
     }  # fmt: skip
     if name == "gauge.gpus":
         return [(72.0,) * points]
+    if name in ("engine.preemptions", "engine.kv_expired"):
+        return [(0.0,) * points]
     return [_wave(seconds[name], seconds[name] * 0.06, points, start)] if name in seconds else []
 
 

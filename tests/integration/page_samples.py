@@ -341,6 +341,9 @@ def heads(model: str = "", *, broken: bool = False) -> tuple[StageHead, ...]:
             limits={alarm.metric: alarm.limit_s or alarm.limit_ratio or 0 for alarm in view.alarms if alarm.state != "rests"},
             rollout=view.rollout if view.rollout and view.rollout.active else None,
             units=tuple(UnitHead(**{name: getattr(unit, name) for name in unit_same}) for unit in view.units),
+            ratio="2P1D",
+            ratio_advised="3P1D",
+            queue_above=64,
         )
         for view in (*stages(), *([broken_stage()] if broken else []))
         if model in ("", view.model)

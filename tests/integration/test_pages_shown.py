@@ -123,8 +123,14 @@ def test_the_stage_carries_its_figures_and_its_range(person: Client) -> None:
     assert 'data-charts="/stages/ds-flash/prod-us/charts?range=1h" data-every="2000"' in text
     figures = person.get("/stages/ds-flash/prod-us/charts?range=60").json()["charts"]
     assert [chart["id"] for chart in figures] == [
-        *("ttft", "itl", "tail", "phases", "errors", "queue", "kv", "transfer", "share", "requests", "goodput")
+        *("ttft", "itl", "tail", "phases", "errors", "queue", "wait", "waiting", "kv", "transfer", "moved", "share", "requests", "goodput")
     ]
+    said = {chart["id"]: " ".join((chart["say"]["strong"], chart["say"]["rest"])) for chart in figures}
+    assert "Clients who left: 11, not errors." in said["errors"]
+    assert "over 64 decode computes longer prompts itself" in said["queue"]
+    assert "no preemption in this range" in said["kv"]
+    assert "108 MB each in the mean. 0 failed, 0 leases expired, 0 recomputed in this range: fine." in said["transfer"]
+    assert "2P1D in force, 3P1D advised." in said["share"]
     good = next(chart for chart in figures if chart["id"] == "goodput")
     assert "a second for each of its 72 on release 8" in good["say"]["strong"]
     assert "What counts: the first token within 1,500 ms and a mean gap within 60 ms." in good["say"]["rest"]

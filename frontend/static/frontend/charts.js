@@ -94,9 +94,16 @@
   function go(next) {
     if (!next || next === query) return;
     before = '';
-    query = next; address(next);
+    query = next;
+    history.pushState(null, '', `?${next}${location.hash}`);   // the way back to what was seen is the browser's own
     refresh(true);
   }
+  if (!inline) addEventListener('popstate', () => {
+    const was = location.search.slice(1) || asked;
+    if (was === query) return;
+    before = ''; query = was;
+    refresh(true);
+  });
   function zoomed(change) {
     const from = change['xaxis.range[0]'], to = change['xaxis.range[1]'];
     if (from === undefined || to === undefined) return;   // only its size changed
