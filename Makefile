@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help audit test-contract test-slurm setup setup-test demo run test lint types bench-up bench-simulator bench-sizing bench-alarms bench-autoscale bench-rollouts bench-web chaos bench-placement bench-agents bench-router bench-goodput chaos-router chaos-agents lock clean pictures slack-docs
+.PHONY: help audit test-contract test-slurm setup setup-test demo run test lint types bench-up bench-simulator bench-sizing bench-alarms bench-autoscale bench-rollouts bench-web chaos bench-placement bench-agents bench-router bench-goodput chaos-router chaos-agents lock clean pictures slack-docs command-docs
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -93,6 +93,9 @@ pictures: setup-test  ## take pictures of every page, light and dark, wide and n
 
 slack-docs: setup-test  ## write the page about what denv sends to Slack, with pictures, from the code
 	$(BIN)/pytest -q -s tests/docs/write_slack.py
+
+command-docs: setup-test  ## write the page about the command, from the command
+	$(BIN)/python -m tests.docs.command_page
 
 chaos: setup-test  ## ten minutes of rollouts under traffic while everything is broken at random; SEED=7 is the same again
 	$(BIN)/python -m tests.chaos.run $(if $(SEED),--seed $(SEED))

@@ -20,8 +20,8 @@ _COLOURS = {"error": "red", "bad": "red", "warn": "yellow", "ok": "green", "advi
 
 
 def json_option(command: F) -> F:
-    """`--json`: the API's own answer, for programs."""
-    return click.option("--json", "as_json", is_flag=True, help="Print the API's answer as JSON.")(command)
+    """`--json`: the API's own answer where there is one, for programs."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
 
 
 def echo_json(value: object) -> None:

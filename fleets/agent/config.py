@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 
 from denvweb import env
 from denvweb.core.errors import InvalidError
+from denvweb.core.flags import FlagParser
 from fleets.domain.ports import PORTS_A_RANK
 from fleets.domain.stall import SILENT_S
 from fleets.engines.base import ENGINES
@@ -155,19 +156,20 @@ class Config:
         return self.port_count or PORTS_A_RANK * gpus * (_SIMULATED_PORT_FACTOR if self.simulated else 8)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="denv agent", description="Make this node run what the control plane says.", allow_abbrev=False)
+def parser() -> argparse.ArgumentParser:
+    """The argument parser, one flag for each field of `Config`."""
+    made = FlagParser(prog="denv agent", description="Make this node run what the control plane says.")
     hints = get_type_hints(Config)
     for item in fields(Config):
         flag = "--" + item.name.replace("_", "-")
         help_text = item.metadata["help"]
         if hints[item.name] is bool:
-            parser.add_argument(flag, action="store_true", help=help_text)
+            made.add_argument(flag, action="store_true", help=help_text)
         elif parse := item.metadata.get("parse"):
-            parser.add_argument(flag, action="append", type=_argument(parse), help=help_text, metavar=item.metadata["metavar"])
+            made.add_argument(flag, action="append", type=_argument(parse), help=help_text, metavar=item.metadata["metavar"])
         else:
-            parser.add_argument(flag, type=hints[item.name], default=item.default, help=help_text, metavar=item.metadata.get("metavar"))
-    return parser
+            made.add_argument(flag, type=hints[item.name], default=item.default, help=help_text, metavar=item.metadata.get("metavar"))
+    return made
 
 
 def _argument(parse: Any) -> Any:
@@ -182,7 +184,7 @@ def _argument(parse: Any) -> Any:
 
 def parse_config(argv: Sequence[str]) -> Config:
     """Config of a command line; exits with 2 and a sentence when a flag is wrong, as argparse does."""
-    values = vars(_parser().parse_args(list(argv)))
+    values = vars(parser().parse_args(list(argv)))
     for name in ("simulated", "engine_command"):
         values[name] = tuple(values[name] or ())
     config = Config(**values)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 from denvweb import env
 from denvweb.core.errors import InvalidError
+from denvweb.core.flags import FlagParser
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ def _from_env(name: str, kind: Any) -> Any:
 
 def parser() -> argparse.ArgumentParser:
     """The argument parser, one flag for each field of `Config`."""
-    made = argparse.ArgumentParser(prog="denv router", description="The OpenAI-compatible request router of one stage.")
+    made = FlagParser(prog="denv router", description="The OpenAI-compatible request router of one stage.")
     defaults = Config()
     for name, (kind, about) in _types().items():
         default = getattr(defaults, name)
