@@ -44,7 +44,7 @@ class Browser:
         self.driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
         self._cdp("Network.enable", {})
         if not stream:  # the test server is not asynchronous: an endless stream would hold one of its threads for ever
-            self._cdp("Network.setBlockedURLs", {"urls": ["*/api/v1/stream"]})
+            self.blocked()
 
     def close(self) -> None:
         """End the browser and forget its profile."""
@@ -68,6 +68,14 @@ class Browser:
     def offline(self, is_so: bool) -> None:
         """Cut the browser off, or connect it again."""
         self._cdp("Network.emulateNetworkConditions", {"offline": is_so, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1})
+
+    def blocked(self, *patterns: str) -> None:
+        """Let no request through to these addresses, nor to the stream."""
+        self._cdp("Network.setBlockedURLs", {"urls": ["*/api/v1/stream", *patterns]})
+
+    def media(self, name: str, value: str) -> None:
+        """What the system asks of pages: `prefers-contrast`, `forced-colors`; empty for nothing."""
+        self._cdp("Emulation.setEmulatedMedia", {"features": [{"name": name, "value": value}] if value else []})
 
     def theme(self, name: str) -> None:
         """Force a theme as the button would."""

@@ -25,6 +25,7 @@ from metrics.services import channel_create
 from releases.domain.freeze_reader import FreezeRequest
 from releases.services.freezes import freeze_window_create
 from tests.e2e.browser import Browser
+from tests.e2e.picture_states import STATES
 from tests.e2e.test_browser_pages import PAGES
 from tests.integration import page_samples as samples
 from tests.integration.fleets_world import World
@@ -59,6 +60,19 @@ def open_dialog(browser: Browser) -> None:
     """What a rollback would do, before it is confirmed."""
     browser.find("#rollback-open").click()
     browser.wait(lambda: browser.find("#dlg-rollback").is_displayed())
+
+
+def take(browser: Browser, name: str, looks: list[tuple[int, str]]) -> int:
+    """Pictures of what the browser shows; how many bytes they are."""
+    total_bytes = 0
+    for width, theme in looks:
+        browser.width(width)
+        browser.theme(theme)
+        browser.driver.execute_async_script("setTimeout(arguments[0], 350)")  # charts take their new width after a pause
+        picture = shot(browser, width)
+        total_bytes += len(picture)
+        (FOLDER / f"{name}-{width}-{theme}.webp").write_bytes(picture)
+    return total_bytes
 
 
 # What is done on a page before its picture is taken; a page under a second name is there twice.
@@ -100,13 +114,20 @@ def test_pictures(live_server: LiveServer, monkeypatch: pytest.MonkeyPatch, sett
             browser.run("document.querySelector('[data-live]')?.click()")
             if name in _FIRST:
                 _FIRST[name](browser)
-            for width, theme in _LOOKS:
-                browser.width(width)
-                browser.theme(theme)
-                browser.driver.execute_async_script("setTimeout(arguments[0], 350)")  # charts take their new width after a pause
-                picture = shot(browser, width)
-                total_bytes += len(picture)
-                (FOLDER / f"{name}-{width}-{theme}.webp").write_bytes(picture)
+            total_bytes += take(browser, name, _LOOKS)
+        client.post("/login", {"username": "oncall-a", "password": "a long password"})
+        browser.sign_in(live_server.url, client.cookies["sessionid"].value)
+        for name, state in ((name, state) for name, state in STATES.items() if not _ONLY or name in _ONLY):
+            default = settings.DEFAULT_ROLE
+            with monkeypatch.context() as patch:
+                state(browser, live_server.url, patch, settings)
+                browser.run("document.querySelector('[data-live]')?.click()")
+                total_bytes += take(browser, name, [(1440, "light"), (390, "dark")])
+            settings.DEFAULT_ROLE = default
+            User.objects.filter(username="oncall-a").update(is_superuser=True)
+            browser.offline(False)
+            browser.blocked()
+            browser.media("", "")
     finally:
         browser.close()
     print(f"{total_bytes / 1e6:.2f} MB")

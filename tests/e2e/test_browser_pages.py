@@ -67,6 +67,9 @@ def check_looks(browser: Browser) -> None:
         browser.theme("dark")  # which changes colours only
         assert browser.violations("color-contrast") == [], width
         assert browser.too_wide() == "", width
+    for width in (320, 720):  # the narrowest that must do, and 1440 at twice its size
+        browser.width(width)
+        assert browser.too_wide() == "", width
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -16,7 +16,9 @@
     for (const b of all('[data-live]')) {
       b.setAttribute('aria-pressed', String(paused));
       const [clock, seconds] = [globalThis.denvClock().slice(0, 5), globalThis.denvClock().slice(5)];
-      b.replaceChildren(...(paused ? ['Paused', element('span', ' at', 'wide'), ` ${clock}`, element('span', seconds, 'wide')] : ['Live']));
+      const words = element('span', paused ? 'Paused' : 'Live');
+      if (paused) words.append(element('span', ' at', 'wide'), ` ${clock}`, element('span', seconds, 'wide'));
+      b.replaceChildren(words);
     }
   }
   function showLost(is) {
