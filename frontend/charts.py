@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 Values = Sequence[float | None]
@@ -201,6 +202,12 @@ def iso(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+@lru_cache(maxsize=8)
+def _when(at: tuple[datetime, ...]) -> list[str]:
+    """The instants of a chart, which all charts of a page share."""
+    return [iso(instant) for instant in at]
+
+
 def _top(lines: Sequence[Line], kind: str, limit: Limit | None, top: float | None) -> float:
     if top is not None:
         return top
@@ -225,13 +232,13 @@ def figure(
     top: float | None = None,
 ) -> dict[str, Any]:
     """Data and layout of one chart over the instants `at`; `top` fixes the vertical axis."""
-    when = [iso(instant) for instant in at]
+    when = _when(tuple(at))
     if kind == "stack":
         data = [_stack_trace(line, when, unit) for line in lines]
     elif kind == "bars":
         data = [_bar_trace(line, when, unit) for line in lines]
     else:
-        data = [_line_trace(line, when, unit, kind == "area") for line in lines]
+        data = [_line_trace(line, when, unit, kind == "area" and not line.thin) for line in lines]
     shown = [mark for mark in marks if at and at[0] <= mark.at <= at[-1]]
     shapes, texts = _mark_shapes(shown)
     highest = _top(lines, kind, limit, top)
@@ -277,7 +284,7 @@ def panels(
     for place, (name, lines) in enumerate(stacks):
         axis = "y" if place == 0 else f"y{place + 1}"
         for line in lines:
-            whole["data"].append({**_stack_trace(line, [iso(instant) for instant in at], unit), "stackgroup": axis, "yaxis": axis})
+            whole["data"].append({**_stack_trace(line, _when(tuple(at)), unit), "stackgroup": axis, "yaxis": axis})
         begin = 1 - height * (place + 1)
         layout[f"yaxis{axis[1:]}"] = {**layout["yaxis"], "range": [0, top], "nticks": 3, "domain": [begin, begin + height * _PANEL]}
         if len(stacks) > 1:

@@ -95,11 +95,22 @@ class Histogram:
         seen = self.zeros
         if rank <= seen:
             return 0.0
+        if 2 * rank > self.count:  # most questions are about the slow end, which few samples are at
+            return self._from_above(self.count - rank)
         for index in sorted(self.buckets):
             seen += self.buckets[index]
             if seen >= rank:
                 return bucket_value_s(index)
         return bucket_value_s(max(self.buckets)) if self.buckets else 0.0
+
+    def _from_above(self, above: int) -> float:
+        """The value that so many samples are above of."""
+        index = LOWEST_BUCKET
+        for index in sorted(self.buckets, reverse=True):
+            above -= self.buckets[index]
+            if above < 0:
+                break
+        return bucket_value_s(index)
 
     @property
     def mean(self) -> float | None:

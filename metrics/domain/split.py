@@ -18,6 +18,7 @@ from metrics.domain.types import SplitBin
 BUCKETS_A_BIN = 4  # of the histograms': a bin is 8% wide
 TAIL = 0.99
 _US = 1e6
+_flat = wire.decoder(list)
 _WIDTH = 1 + len(SplitBin._fields)  # numbers of a bin in the text
 
 
@@ -87,9 +88,18 @@ class Split:
 
     def merge_text(self, text: str) -> None:
         """Add what `pack` wrote."""
-        flat = wire.decode(text, list) if text else ()
-        for at in range(0, len(flat), _WIDTH):
-            self._add(flat[at], flat[at + 1 : at + _WIDTH])
+        flat: list[int] = _flat(text) if text else []
+        bins, self._tail = self._bins, None
+        for at in range(0, len(flat), _WIDTH):  # in place, as `_add` does: a chart of an hour has some twenty thousand of them
+            held = bins.get(flat[at])
+            if held is None:
+                bins[flat[at]] = flat[at + 1 : at + _WIDTH]
+                continue
+            held[0] += flat[at + 1]
+            held[1] += flat[at + 2]
+            held[2] += flat[at + 3]
+            held[3] += flat[at + 4]
+            held[4] += flat[at + 5]
 
     def pack(self) -> str:
         """`[bin,n,queue,prefill,transfer,first step,bin,...]` as text; empty for nothing."""

@@ -68,17 +68,25 @@ def _groups(by: str, unit: str, found: Mapping[str, set[str]]) -> Iterable[str]:
 
 
 def _means(units: Sequence[tuple[Iterable[str], _Rows]], names: Set[str], begin_s: int, step: int) -> Steps:
-    samples: dict[tuple[str, str, int], list[float]] = defaultdict(list)  # of one instant: those of all units
+    samples: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(dict)  # by instant: those of all units
     for groups, rows in units if names else ():
         for group in groups:
-            for start_s, values in rows:
-                if start_s >= begin_s:
-                    for name in names & values.keys():
-                        samples[group, name, start_s].append(values[name])
-    steps: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for (group, name, start_s), each in samples.items():
-        steps[group, GAUGE + name][(start_s - begin_s) // step].append(gauge_sum(name, each))
-    return {key: {index: sum(each) / len(each) for index, each in cells.items()} for key, cells in steps.items()}
+            for name in names:
+                held = samples[group, name]
+                for start_s, values in rows:
+                    if name in values and start_s >= begin_s:
+                        if start_s in held:
+                            held[start_s].append(values[name])
+                        else:
+                            held[start_s] = [values[name]]
+    return {(group, GAUGE + name): _step_means(name, held, begin_s, step) for (group, name), held in samples.items() if held}
+
+
+def _step_means(name: str, samples: Mapping[int, list[float]], begin_s: int, step: int) -> dict[int, float]:
+    steps: dict[int, list[float]] = defaultdict(list)
+    for start_s, each in samples.items():
+        steps[(start_s - begin_s) // step].append(each[0] if len(each) == 1 else gauge_sum(name, each))
+    return {index: sum(each) / len(each) for index, each in steps.items()}
 
 
 def _rises(units: Sequence[tuple[Iterable[str], _Rows]], names: Set[str], begin_s: int, step: int) -> Steps:

@@ -88,6 +88,10 @@ def figures(now: datetime) -> None:
             "tokens.in": 60_000,
             "tokens.out": 12_000,
             "tokens.cached": 20_000,
+            "tokens.uncached": 40_000,
+            "tokens.remote": 50_000,
+            "cancelled": 1,
+            "reason.long": 50,
             "goodput.of": 60,
             "goodput.met": 59,
         }
@@ -119,8 +123,12 @@ def figures(now: datetime) -> None:
         cursor.execute(
             """
             INSERT INTO metrics_gaugewindow (stage, unit, start_at, received_at, values)
-            SELECT u.stage, u.id, at, at, '{"r:kv_use": 0.6, "r:prefill_queue": 3, "r:running": 40, "engines:gpus": 72}'
-            FROM fleets_unit u, generate_series(%s::timestamptz, %s, interval '10 s') AS at
+            SELECT u.stage, u.id, at, at, ('{"r:kv_use": 0.6, "r:prefill_queue": 3, "r:prefill_inflight": 4, "r:decode_inflight": 40,
+                "r:ejected": 0, "engines:kv_use": 0.6, "engines:running": 40, "engines:waiting": 0, "engines:prefix_hit": 0.3,
+                "engines:gpus": 72, "engines:counted_by": 1, "engines:preemptions_total": 3, "engines:kv_expired_total": 0,
+                "engines:kv_transfers_total": ' || n::text || ', "engines:kv_transfer_bytes_total": ' || (n * 1.09e8)::text || '}')::jsonb
+            FROM fleets_unit u, generate_series(%s::timestamptz, %s, interval '10 s') AS at,
+                 LATERAL (SELECT extract(epoch FROM at)::bigint %% 1000000 AS n) AS counted
             WHERE u.desired <> 'gone' AND (u.stage = %s OR at > %s) ON CONFLICT DO NOTHING
             """,
             [whole - _GAUGES_FINE, whole + _AHEAD, SEEN, whole - _FINE],

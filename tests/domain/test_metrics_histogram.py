@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from denvweb.core import wire
 from metrics.domain.histogram import RELATIVE_ERROR, Histogram
 from metrics.domain.types import HistogramData
+from metrics.domain.window import pack, unpack_into, unpack_sums_into
 
-latencies = st.lists(st.floats(min_value=2e-6, max_value=3600.0), min_size=1, max_size=300)
+latencies = st.lists(st.just(0.0) | st.floats(min_value=2e-6, max_value=3600.0), min_size=1, max_size=300)
 quantiles = st.sampled_from([0.0, 0.5, 0.9, 0.95, 0.99, 1.0])
 
 
@@ -44,6 +45,19 @@ def test_merge_is_the_histogram_of_all_samples_in_any_order(a: list[float], b: l
     right.merge(_of(b).to_data())
     assert _state(left) == _state(right) == _state(_of(a + b + c))
     assert left.sum == pytest.approx(math.fsum(a + b + c))
+
+
+@given(st.lists(latencies, min_size=1, max_size=5), quantiles)
+def test_kept_parts_add_up_to_the_figures_of_the_whole(parts: list[list[float]], q: float) -> None:
+    merged, sums = Histogram(), Histogram()
+    for part in parts:
+        unpack_into(merged, pack(_of(part)))
+        unpack_sums_into(sums, pack(_of(part)))
+    whole = _of([value for part in parts for value in part])
+    assert _state(merged) == _state(whole)
+    assert merged.quantile(q) == whole.quantile(q)
+    assert (sums.count, sums.zeros) == (whole.count, whole.zeros)
+    assert sums.mean == pytest.approx(whole.mean) == pytest.approx(merged.mean)
 
 
 @given(latencies)

@@ -338,7 +338,11 @@ def heads(model: str = "", *, broken: bool = False) -> tuple[StageHead, ...]:
     return tuple(
         StageHead(
             **{name: getattr(view, name) for name in same},
-            limits={alarm.metric: alarm.limit_s or alarm.limit_ratio or 0 for alarm in view.alarms if alarm.state != "rests"},
+            limits={
+                alarm.metric: alarm.limit_s or alarm.limit_ratio or float(alarm.limit_text)
+                for alarm in view.alarms
+                if alarm.state != "rests"
+            },
             rollout=view.rollout if view.rollout and view.rollout.active else None,
             units=tuple(UnitHead(**{name: getattr(unit, name) for name in unit_same}) for unit in view.units),
             ratio="2P1D",
