@@ -317,8 +317,16 @@ def plain(charts: Sequence[Chart]) -> list[Mapping[str, Any]]:
             "id": chart.id,
             "say": {"strong": chart.say.strong, "rest": chart.say.rest, "tone": chart.say.tone},
             "key": [{"text": key.text, "kind": key.kind} for key in chart.key],
-            "figure": chart.figure,
+            "figure": _shared(chart.figure),
             "empty": chart.empty,
         }
         for chart in charts
     ]
+
+
+def _shared(figure: dict[str, Any]) -> dict[str, Any]:
+    """The instants once for all lines of a chart that have the same: they are half of what is sent."""
+    data = figure.get("data", [])
+    if len(data) < 2 or any(trace["x"] is not data[0]["x"] for trace in data):
+        return figure
+    return {**figure, "x": data[0]["x"], "data": [{name: value for name, value in trace.items() if name != "x"} for trace in data]}

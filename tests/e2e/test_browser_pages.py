@@ -278,6 +278,10 @@ def test_the_range_of_all_charts_is_in_the_address(browser: Browser, live_server
     hour.send_keys(Keys.ENTER)
     browser.wait(lambda: browser.run(address) == "?range=1h" and browser.find("#sg-range").text == "" and browser.run(axes) != seen)
     assert hour.get_attribute("aria-current") == "true"
+    browser.driver.back()
+    browser.wait(lambda: browser.run(address) == zoomed and browser.run(axes) == seen)
+    browser.driver.forward()
+    browser.wait(lambda: browser.run(address) == "?range=1h" and hour.get_attribute("aria-current") == "true" and browser.run(axes) != seen)
     browser.find("button[data-live]").click()
     assert str(browser.run(address)).startswith("?from=")  # paused: it stands still
     quarter = browser.find('[data-range="range=15m"]')

@@ -45,7 +45,7 @@
     const make = (tag, text, cls) => { const el = document.createElement(tag); el.textContent = text; if (cls) el.className = cls; return el; };
     const head = document.createElement('tr');
     [chart.figure.across ?? 'UTC', ...data.map((s) => (unit ? `${s.name}, ${unit}` : s.name))].forEach((text, i) => { const th = make('th', text, i ? 'num' : ''); th.scope = 'col'; head.append(th); });
-    const rows = data[0].x.map((x, i) => {
+    const rows = (chart.figure.x ?? data[0].x).map((x, i) => {
       const tr = document.createElement('tr'), th = make('th', typeof x === 'string' ? x.slice(11, 19) : number(x));
       th.scope = 'row'; tr.append(th, ...data.map((s) => make('td', number(s.y[i]), 'num')));
       return tr;
@@ -67,7 +67,8 @@
     if (!globalThis.Plotly) return;
     if ('empty' in plot.dataset) { delete plot.dataset.empty; plot.replaceChildren(); }
     plot.dataset.drawn = '1';
-    const { data, layout } = resolve(chart.figure);
+    const { data, layout, x } = resolve(chart.figure);
+    if (x) for (const line of data) line.x = x;
     layout.font.family = getComputedStyle(document.body).fontFamily;
     if (zooms) { layout.dragmode = 'zoom'; layout.xaxis.fixedrange = false; }
     globalThis.Plotly.react(plot, data, layout, { displayModeBar: false, responsive: true, doubleClick: false });
