@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ def sections(schema: Schema, value: Any, at: tuple[str, ...] = ()) -> Iterator[t
 
 def mistakes(value: Any) -> str:
     found = parse(yaml.safe_dump(value))
-    return "" if isinstance(found, ReleaseFile) else "\n".join(map(str, found))
+    return "" if isinstance(found, ReleaseFile) else "\n".join(error.text() for error in found)
 
 
 def test_each_key_of_the_schema_is_one_that_the_reader_takes(schema: Schema) -> None:
@@ -137,3 +138,67 @@ def test_plain_mistakes_are_seen_by_both(schema: Schema, wrong: dict[str, Any]) 
         below[last] = bad
     assert mistakes(value)
     assert problems(schema, value)
+
+
+def keys(schema: Schema, at: tuple[str, ...] = ()) -> Iterator[tuple[str, Schema]]:
+    """Every key of the schema, however deep, with what is said of it."""
+    for key, below in schema.get("properties", {}).items():
+        yield ".".join((*at, key)), below
+        yield from keys(below, (*at, key))
+    below = schema.get("additionalProperties")
+    if isinstance(below, dict):
+        yield from keys(below, (*at, "*"))
+    for one in schema.get("anyOf", ()):
+        yield from keys(one, at)
+
+
+def test_an_editor_is_told_what_each_key_means_and_how_its_value_looks(schema: Schema) -> None:
+    seen = 0
+    for dotted, found in keys(schema):
+        assert found.get("description", "").endswith("."), dotted
+        told = any(word in found for word in ("examples", "enum", "properties")) or found.get("type") in ("object", "boolean")
+        assert told, f"{dotted} has no example"
+        for example in found.get("examples", ()) if found.get("type") != "object" else ():
+            assert not list(Draft202012Validator(found).iter_errors(example)), (dotted, example)
+        seen += 1
+    assert seen > 200
+
+
+# What the reader has to say of values together, or by numbers that the schema does not have.
+_BETWEEN_VALUES = {
+    ("release.topology.gpus", 5),  # is for units without pools
+    ("release.topology.replicas", 5),
+    ("stages.prod.topology.gpus", 5),
+    ("stages.prod.topology.replicas", 5),
+    *((f"{at}.topology.replicas", '{"min": 1, "max": 2}') for at in ("release", "stages.prod")),
+    ("stages.prod.topology.aggregated", "{}"),
+    *(("stages.prod.rollout.probe.prompts", word) for word in ("nonsense!", "10m", "10%", "256GiB", "2/s")),  # names of files
+    ("release.model", 5),  # a bare number is a name to the reader, and a number to editors
+    ("release.model", 2.5),
+    ("release.model", 0.001),
+    ("release.model", True),
+}
+_SHAPES: tuple[Any, ...] = (
+    *({}, [], "nonsense!", -1, 0.001, 2.5, 5, True, None, "10m", "10%", "256GiB", "2/s", ["x", {}]),
+    *({"min": 1, "max": 2}, {"max": "10%"}),
+)
+
+
+def test_values_of_another_shape_are_refused_by_both_or_taken_by_both(schema: Schema) -> None:
+    validator, differing, seen = Draft202012Validator(schema), set(), 0
+    for at, found in sections(schema, FULL):
+        for key in found["properties"]:
+            if at[-1:] == ("alarms",) and key not in ("ttft-p99", "error-rate", "kv-effective", "prefill-queue"):
+                continue  # the others have the forms of these
+            for shape in _SHAPES:
+                value = copy.deepcopy(FULL)
+                below = value
+                for step in at:
+                    below = below[step]
+                below[key] = shape
+                read = isinstance(parse(json.dumps(value)), ReleaseFile)
+                if read != validator.is_valid(value):
+                    differing.add((".".join((*at, key)), json.dumps(shape) if isinstance(shape, (dict, list)) else shape))
+                seen += 1
+    assert differing <= _BETWEEN_VALUES, differing - _BETWEEN_VALUES
+    assert seen > 800
