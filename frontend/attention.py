@@ -40,6 +40,7 @@ class Verdict:
 
     bad: str
     rest: str
+    stage: str = ""  # the only one that `bad` is about
 
 
 def _journey(rollout: RolloutView) -> str:
@@ -135,7 +136,7 @@ def verdict(stages: Sequence[StageLook], needs: Sequence[Item], moves: Sequence[
     rest = f"{words.plural(len(waiting), 'thing waits', 'things wait')} for a person." if waiting else ""
     if hurt:
         more = rest.replace("thing ", "more thing ").replace("things ", "more things ") if rest else ""
-        return Verdict(_bad_sentence(hurt), more)
+        return Verdict(_bad_sentence(hurt), more, hurt[0].stage if len(hurt) == 1 else "")
     if rest:
         return Verdict("", rest)
     if moves:

@@ -211,6 +211,7 @@ def fleets(request: PageRequest) -> HttpResponse:
             "section": "fleets",
             "now": datetime.now(UTC),
             "blocks": blocks,
+            "heavy": any(block.dense for block in blocks),
             "headline": _headline(blocks),
             "hole": _largest_hole(shown),
             "nodes": nodes_of(shown, every=every, state=wanted["state"]),

@@ -107,6 +107,26 @@ def test_two_enters_roll_back(browser: Browser, live_server: LiveServer, monkeyp
     assert asked == [{"stage": "ds-flash/prod-us", "to": None, "actor": "oncall-a", "via": "ui", "reason": ""}]
 
 
+def test_on_call_with_a_telephone_in_three_taps(browser: Browser, live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr("releases.services.rollouts.rollback", lambda **what: asked.append(what))
+    browser.width(390)
+    browser.driver.get(live_server.url)
+    assert browser.find("h1").text.startswith("llama-70b/prod-us breached and is rolling back.")
+    assert browser.run("return document.activeElement === document.body")
+    ActionChains(browser.driver).send_keys(Keys.TAB).perform()
+    assert browser.driver.switch_to.active_element.text == "Skip to content"
+    for tap in ("#move-ds-flashprod-us .what a", "#rollback-open", "#dlg-rollback .btn.danger"):
+        browser.wait(lambda tap=tap: browser.driver.find_elements("css selector", tap))
+        seen = (
+            "const box = document.querySelector(arguments[0]).getBoundingClientRect(); return box.height >= 20 && box.bottom < innerHeight"
+        )
+        assert browser.run(seen, tap), f"{tap} is to be seen without scrolling"
+        browser.find(tap).click()
+    browser.wait(lambda: browser.find(".messages").text)
+    assert [what["stage"] for what in asked] == ["ds-flash/prod-us"]
+
+
 def test_escape_leaves_everything_as_it_is(browser: Browser, live_server: LiveServer) -> None:
     browser.driver.get(live_server.url + STAGE)
     browser.find("#rollback-open").click()

@@ -4,9 +4,10 @@
   'use strict';
   const EVERY_MS = 2000, AFTER_EVENT_MS = 150, LOST_AFTER_MS = 5000, LISTEN_AGAIN_MS = [2000, 60000], SAY_MS = 10000, LOST_TICKS_MAX = 8;
   const main = document.querySelector('[data-living]');
+  const every = Number(main?.dataset.every || 1);   // a heavy page looks at its clock's every so many-th stroke, and at each event as any other
   const note = document.getElementById('offline');
   const all = (query) => [...document.querySelectorAll(query)];
-  let paused = false, stream = null, timer = 0, soon = 0, listenedAt = 0, answeredAt = Date.now(), answeredClock = '', lost = false, refused = 0, missed = 0;
+  let paused = false, stream = null, timer = 0, soon = 0, listenedAt = 0, answeredAt = Date.now(), answeredClock = '', lost = false, refused = 0, missed = 0, ticks = 0;
 
   const wanted = () => !paused && !document.hidden;
   const refresh = () => { if (wanted()) document.body.dispatchEvent(new CustomEvent('denv:refresh')); };
@@ -34,7 +35,7 @@
     if (el) el.textContent = text;
   }
   function answered() { answeredAt = Date.now(); answeredClock = globalThis.denvClock(); showLost(false); }
-  function unanswered() { if (Date.now() - answeredAt > LOST_AFTER_MS) showLost(true); }
+  function unanswered() { if (Date.now() - answeredAt > LOST_AFTER_MS + (every - 1) * EVERY_MS) showLost(true); }
 
   // ---- the journal, as it grows ------------------------------------------------------------------------------------------
   function onEvent(e) {
@@ -70,7 +71,8 @@
     missed = lost ? missed + 1 : 0;
     const often = Math.min(LOST_TICKS_MAX, 1 << Math.floor(missed / 8));
     if (missed % often) return;
-    listen(); refresh();
+    listen();
+    if (lost || ++ticks % every === 0) refresh();
     if (main) unanswered();
   }
 
