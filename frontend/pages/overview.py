@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
 
@@ -10,7 +11,7 @@ from django.http import HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
-from denvweb.access import seen_by
+from denvweb.access import Action, actions_of, seen_by
 from fleets.domain.views import FleetHead
 from fleets.selectors import fleet_heads
 from frontend import attention, filters, words
@@ -47,6 +48,16 @@ def _menus(stages: Sequence[StageHead]) -> dict[str, list[tuple[str, str]]]:
     }
 
 
+def _theirs(request: PageRequest, items: Sequence[attention.Item]) -> list[attention.Item]:
+    """The same, with only those buttons that this person may press; the way to the stage, which says who may, is there for all."""
+
+    def may(item: attention.Item) -> bool:
+        able = actions_of(request.user, item.stage.partition("/")[0])
+        return (Action.APPROVE if item.action == "promote" else Action.PAUSE) in able
+
+    return [item if not item.action or may(item) else replace(item, action="") for item in items]
+
+
 @require_safe
 @page
 def overview(request: PageRequest) -> HttpResponse:
@@ -65,7 +76,7 @@ def overview(request: PageRequest) -> HttpResponse:
             "section": "overview",
             "now": now,
             "verdict": attention.verdict(stages, needs, moves),
-            "needs": needs,
+            "needs": _theirs(request, needs),
             "oldest": min((item.since for item in needs if item.since), default=None),
             "moves": moves,
             "groups": [(model, list(group)) for model, group in groupby(rows, key=lambda row: row.model)],

@@ -200,8 +200,12 @@ def _starting_text(request: PageRequest) -> tuple[str, str]:
     return EXAMPLE, "Starts from an example: put in your model, weights, recipe and fleets."
 
 
-def _run_context(run: DryRunView) -> dict[str, object]:
+def _run_context(request: PageRequest, run: DryRunView) -> dict[str, object]:
+    model = run.release.partition("@")[0]
     return {
+        "may_release": Action.START in actions_of(request.user, model),
+        "takes": roles_for(Action.START),
+        "model": model,
         "run": run,
         "file_errors": file_errors(run),
         "running": run.state != "done",
@@ -220,7 +224,7 @@ def release_new(request: PageRequest) -> HttpResponse:
         return _create(request, yaml)
     try:
         access_release(request.user, yaml, Action.SEE)
-        context = _run_context(dry_run_view(id=dry_run_create(yaml=yaml, actor=actor(request)).pk))
+        context = _run_context(request, dry_run_view(id=dry_run_create(yaml=yaml, actor=actor(request)).pk))
     except DenvError as error:
         context = {"failed": error}
     return whole(request, "_dry_run", context) if request.htmx else _editor(request, yaml, more=context)
@@ -264,4 +268,4 @@ def _create(request: PageRequest, yaml: str) -> HttpResponse:
 @page
 def dry_run(request: PageRequest, dry_run: str) -> HttpResponse:
     """How far a dry run is; the page asks until it is done, and then stops by itself."""
-    return whole(request, "_dry_run", _run_context(dry_run_view(id=dry_run)))
+    return whole(request, "_dry_run", _run_context(request, dry_run_view(id=dry_run)))

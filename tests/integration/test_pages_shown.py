@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from frontend.accounts.roles import policy_set
 from tests.integration import page_samples as samples
 
 PAGES = {
@@ -250,3 +252,18 @@ def test_signing_in_and_out(client: Client, db: None) -> None:
     right = client.post("/login?next=/fleets", {"username": "oncall-a", "password": "a long password", "next": "/fleets"})
     assert right.headers["Location"] == "/fleets"
     assert client.post("/logout").headers["Location"] == "/login"
+
+
+def test_who_may_only_look_sees_no_button_that_works_and_reads_who_may(person: Client, settings: Any) -> None:
+    settings.DEFAULT_ROLE = "viewer"
+    assert ">Approve</button>" not in person.get("/").content.decode()
+    held = person.get("/stages/kimi-k2/prod-us").content.decode()
+    assert re.search(r'<button [^>]*aria-disabled="true" aria-describedby="no-role">[^\n]*Approve 50%</button>', held)
+    assert "Approving takes the role admin or approver." in held and "/rollout/promote" not in held
+    planned = person.get("/releases/dry-runs/dry-1").content.decode()
+    assert "Releasing takes the role admin or deployer." in planned and 'value="release"' not in planned
+    settings.DEFAULT_ROLE = "approver"
+    own = User.objects.create_user("deployer-b")
+    person.force_login(own)
+    policy_set(model="*", approver_differs=True, by=User.objects.create_superuser("root"), via="cli")
+    assert "Somebody else has to approve this: you started the rollout" in person.get("/stages/kimi-k2/prod-us").content.decode()
