@@ -9,8 +9,9 @@ import click
 from click.shell_completion import get_completion_class
 
 from denvweb.cli.client import Access, Client, access_file, checked_url
+from denvweb.cli.groups import Group
 from denvweb.cli.names import name_argument
-from denvweb.cli.output import echo_done, echo_json, json_option, table
+from denvweb.cli.output import echo_done, echo_json, json_option, table, typed_secret
 from denvweb.core.files import write_private
 
 
@@ -23,20 +24,20 @@ def save_access(access: Access) -> None:
 
 @click.command()
 @click.argument("url")
-@click.option(
-    "--token", prompt="API token (from Settings, or `denv token create` where you are logged in)", hide_input=True, help="The API token."
-)
+@click.option("--token", default="", help="The API token; asked for, or read from standard input, when it is left out.")
 @json_option
 def login(url: str, token: str, as_json: bool) -> None:
     """Remember a control plane and a token for it."""
-    access = Access(url=checked_url(url), token=token.strip())
+    where = checked_url(url)
+    given = token or typed_secret("API token (from Settings, or `denv token create` where you are logged in)")
+    access = Access(url=where, token=given.strip())
     me = Client(access).get("me", dict[str, Any])
     save_access(access)
     said = {"url": access.url, "username": me["username"], "kept_in": str(access_file())}
     echo_done(as_json, said, f"Logged in to {access.url} as {me['username']}; kept in {access_file()}.")
 
 
-@click.group()
+@click.group(cls=Group)
 def token() -> None:
     """Tokens for programs and for nodes that join. Each is shown once."""
 
@@ -90,7 +91,7 @@ def revoke(token_id: str, as_json: bool) -> None:
     echo_done(as_json, {"id": found, "revoked": True}, sentence)
 
 
-@click.group()
+@click.group(cls=Group)
 def audit() -> None:
     """The journal as evidence: who changed what, through what, and what was refused."""
 

@@ -6,6 +6,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from denvweb.cli.client import Client
+from denvweb.cli.groups import Group
 from denvweb.cli.names import known, meant, name_argument
 from denvweb.cli.output import echo_json, json_option, paint, table
 from denvweb.core.errors import NotFoundError
@@ -31,7 +32,7 @@ def _nodes(count: int) -> str:
     return f"{count} node" if count == 1 else f"{count} nodes"
 
 
-class _FleetsGroup(click.Group):
+class _FleetsGroup(Group):
     """`denv fleets NAME` shows that fleet, whatever its name is, but for the names of commands."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 import click
 
 from denvweb.cli.client import Client
+from denvweb.cli.groups import Group
 from denvweb.cli.output import echo_done, echo_json, json_option, paint, table
 from denvweb.core.errors import InvalidError
 from denvweb.core.words import did_you_mean
@@ -15,7 +16,7 @@ from releases.domain.freezes import DAYS, clock
 from releases.domain.views import FreezeWindowView
 
 
-@click.group()
+@click.group(cls=Group)
 def freeze() -> None:
     """Times in which no release starts and no rollout goes on. Rollbacks are exempt, and --break-glass goes on all the same."""
 

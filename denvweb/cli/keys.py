@@ -7,13 +7,14 @@ from datetime import UTC, datetime, timedelta
 import click
 
 from denvweb.cli.client import Client
+from denvweb.cli.groups import Group
 from denvweb.cli.names import name_argument
 from denvweb.cli.output import echo_done, echo_json, json_option, split_stage, table
 from denvweb.core.units import parse_duration_s
 from fleets.domain.views import ApiKeys, NewApiKey
 
 
-@click.group()
+@click.group(cls=Group)
 def key() -> None:
     """API keys of a stage's clients. From a stage's first key on, its routers refuse requests without one."""
 

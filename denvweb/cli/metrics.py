@@ -125,7 +125,10 @@ def _advice(alarms: tuple[AlarmView, ...]) -> list[str]:
 
 def _title(group: str, stage: StageView) -> str:
     """`release 8 (10%, canary)`; of a unit whose prefill was kept, `release 7+8`: the one that decodes is the unit's."""
-    numbers = "+".join(part.partition("@")[2] or part for part in group.split("+"))
+    if "@" not in group:
+        unit = next((unit for unit in stage.units if unit.unit == group), None)
+        return group if unit is None else f"unit {unit.slot}, release {unit.release.partition('@')[2]}"
+    numbers = "+".join(part.partition("@")[2] for part in group.split("+"))
     release = group.rpartition("+")[2]
     if release not in stage.releases:
         return f"release {numbers}"

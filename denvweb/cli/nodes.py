@@ -7,6 +7,7 @@ import sys
 import click
 
 from denvweb.cli.client import Client
+from denvweb.cli.groups import Group
 from denvweb.cli.names import name_argument, name_option
 from denvweb.cli.output import echo_json, json_option, paint, table
 from fleets.domain.drain import DrainHow, DrainPlan
@@ -20,7 +21,7 @@ _HOW = {DrainHow.ELSEWHERE: "ok", DrainHow.AFTER: "warn", DrainHow.STOPPED: "ok"
 _reason_option = click.option("--reason", default="", help="Why, for the journal.")
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @name_option("fleet", help="Of this fleet alone.")
 @click.option("--state", type=click.Choice([state.value for state in NodeState]), default=None, help="In this state alone.")
 @click.option("--cordoned/--not-cordoned", default=None, help="Whether it takes nothing new.")

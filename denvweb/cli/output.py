@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from denvweb.core import wire
+from denvweb.core.errors import InvalidError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,6 +41,16 @@ def echo_done(as_json: bool, value: object, sentence: str) -> None:
         echo_json(value)
     else:
         click.echo(sentence)
+
+
+def typed_secret(question: str) -> str:
+    """Asked for on a terminal, without showing it, else read from standard input; InvalidError when nothing came."""
+    if sys.stdin.isatty():
+        return str(click.prompt(question, hide_input=True, err=True))
+    value = sys.stdin.read().rstrip("\r\n")
+    if not value:
+        raise InvalidError(f"{question}: nothing came; pipe it in, or call this on a terminal")
+    return value
 
 
 def paint(text: str, level: str) -> str:

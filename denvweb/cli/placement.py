@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from denvweb.cli.client import Client
+from denvweb.cli.groups import Group
 from denvweb.cli.names import name_argument
 from denvweb.cli.output import echo_json, json_option, paint, split_stage, table
 from fleets.domain.defrag import DefragAdvice, Opening
@@ -13,7 +14,7 @@ from fleets.domain.explain import FleetExplained, PlacementExplained
 _NODES_NAMED = 3
 
 
-@click.group()
+@click.group(cls=Group)
 def placement() -> None:
     """Why units are where they are, and which moves would make room."""
 

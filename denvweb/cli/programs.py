@@ -7,6 +7,8 @@ import sys
 
 import click
 
+from denvweb.cli.groups import Group
+
 _PASS_ON = {"ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -50,7 +52,7 @@ def reconcile(args: tuple[str, ...]) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "django", "reconcile", *args])
 
 
-@click.group()
+@click.group(cls=Group)
 def engine() -> None:
     """Engines that denv brings itself."""
 

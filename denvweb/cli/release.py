@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from denvweb.cli.client import Client
+from denvweb.cli.groups import Group
 from denvweb.cli.lists import limit_option, time_options
 from denvweb.cli.names import name_argument
 from denvweb.cli.output import echo_done, echo_json, echo_json_line, json_option, paint, table
@@ -58,14 +59,19 @@ def with_prompts(text: str, path: Path) -> str:
     return all_put_in(text, contents)
 
 
-def check_locally(text: str, path: Path) -> None:
+def check_locally(text: str, path: Path, *, as_json: bool = False) -> None:
     """Print every mistake of the file and exit with 2; nothing has been sent yet."""
     parsed = parse(text)
     if isinstance(parsed, ReleaseFile):
         return
+    if as_json:
+        fields: dict[str, list[str]] = {}
+        for error in parsed:
+            fields.setdefault(error.path, []).append(f"{path}:{error.place.line}:{error.place.column}: {error.sentence}")
+        raise InvalidError(f"{_count(len(parsed), 'error')} in the file; nothing was sent.", code="spec-invalid", fields=fields)
     for error in parsed:
         click.echo(error.text(str(path)), err=True)
-    click.echo(f"{len(parsed)} error{'s' if len(parsed) > 1 else ''} in the file; nothing was sent.", err=True)
+    click.echo(f"{_count(len(parsed), 'error')} in the file; nothing was sent.", err=True)
     sys.exit(2)
 
 
@@ -98,15 +104,19 @@ def plan_text(plan: StagePlanView) -> str:
 
 
 def _print_dry_run(view: DryRunView) -> None:
-    click.echo(f"{view.release}   {view.recipe}\n")
+    model, _, number = view.release.partition("@")
+    click.echo(f"release {number} of {model}   {view.recipe}\n")
     for finding in view.findings:
         for line in finding_lines(finding):
             click.echo(line, err=finding.severity == "error")
     if not view.error_count:
         for plan in view.plans:
             click.echo("\n" + plan_text(plan))
-    errors, warnings = (f"{n} {word}{'' if n == 1 else 's'}" for n, word in ((view.error_count, "error"), (view.warning_count, "warning")))
-    click.echo(f"\n{errors}, {warnings}. Nothing was changed.")
+    click.echo(f"\n{_count(view.error_count, 'error')}, {_count(view.warning_count, 'warning')}. Nothing was changed.")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def dry_run(client: Client, wanted: dict[str, Any]) -> DryRunView:
@@ -130,7 +140,7 @@ def _in_ci() -> bool:
     return os.environ.get("CI", "").lower() not in ("", "0", "false", "no")
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @click.option(
     "-f", "--file", "path", type=click.Path(path_type=Path), default=Path("denv.yaml"), show_default=True, help="The release file."
 )
@@ -168,7 +178,7 @@ def release(
     if ctx.invoked_subcommand is not None:
         return
     text = with_prompts(read_spec(path), path)
-    check_locally(text, path)
+    check_locally(text, path, as_json=as_json)
     client = Client()
     if only_check:
         view = dry_run(client, {"yaml": text, "stage": stage, "supersede": supersede, "break_glass": break_glass})

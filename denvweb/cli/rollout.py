@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import click
 
 from denvweb.cli.client import Client
+from denvweb.cli.groups import Group
 from denvweb.cli.lists import limit_option, time_options
 from denvweb.cli.names import name_argument, name_option
 from denvweb.cli.output import echo_done, echo_json, echo_json_line, json_option, redrawn, split_stage, table
@@ -22,7 +23,7 @@ _GOOD_ENDS = {"succeeded"}
 _STATES = ["active", *(phase.value for phase in Phase)]
 
 
-@click.group()
+@click.group(cls=Group)
 def rollout() -> None:
     """The journey of a stage from one release to another."""
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from denvweb.cli.client import Client
+from denvweb.cli.groups import Group
 from denvweb.cli.names import name_argument, name_option
-from denvweb.cli.output import echo_done, echo_json, json_option, table
+from denvweb.cli.output import echo_done, echo_json, json_option, table, typed_secret
 from fleets.domain.views import SecretView
 
 
-@click.group()
+@click.group(cls=Group)
 def secret() -> None:
     """Secrets that releases name (`secrets: { HF_TOKEN: hf-read }`) and engines are given."""
 
@@ -23,7 +22,7 @@ def secret() -> None:
 @json_option
 def set_secret(name: str, model: str, as_json: bool) -> None:
     """Store NAME, or a new value of it. The value is asked for, or read from standard input."""
-    value = click.prompt("Value", hide_input=True) if sys.stdin.isatty() else sys.stdin.read().rstrip("\n")
+    value = typed_secret("Value")
     made = Client().post("secrets", SecretView, {"name": name, "value": value, "model": model})
     if as_json:
         echo_json(made)

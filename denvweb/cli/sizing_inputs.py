@@ -15,6 +15,7 @@ from denvweb.cli.output import split_stage
 from denvweb.cli.replay.trace import read_trace
 from denvweb.core.errors import ConflictError, InvalidError, NotFoundError
 from denvweb.core.units import parse_duration_s, parse_ratio
+from denvweb.core.words import did_you_mean
 from fleets.domain.hardware import GPUS, GpuKind
 from fleets.domain.simulator.arrivals import Process, at_rate, fitted
 from fleets.domain.simulator.types import Arrival, Limits
@@ -142,7 +143,7 @@ def recipe_of(name: str) -> Recipe:
 def gpu_of(name: str) -> GpuKind:
     """A GPU kind by any of its names."""
     if name not in GPUS:
-        raise InvalidError(f"GPU kind {name} is not known; one of {', '.join(GPUS)}", code="gpu-unknown")
+        raise InvalidError(f"GPU kind {name} is not known; one of {', '.join(GPUS)}{did_you_mean(name, GPUS)}", code="gpu-unknown")
     return GPUS[name]
 
 

@@ -10,9 +10,11 @@ from denvweb.cli.client import Client
 from denvweb.cli.lists import limit_option, time_options
 from denvweb.cli.names import name_argument, name_option
 from denvweb.cli.output import echo_json, json_option, paint, split_stage, table
+from denvweb.core.words import did_you_mean
 from metrics.domain.views import EventView
 from releases.domain.views import STAGE_STATES, AlarmView, StageView
 
+_VIAS = ["ui", "api", "cli", "slack", "alarm", "system"]
 _LEVELS = {"steady": "ok", "held": "warn", "blocked": "bad", "rolling-back": "bad", "degraded": "warn"}
 
 
@@ -71,12 +73,20 @@ def event_line(event: EventView, where: str = "") -> str:
     return f"{event.at:%Y-%m-%d %H:%M:%S}  {f'{where}: ' if where else ''}{paint(event.sentence, event.level)}  ({who})"
 
 
+def _kind_meant(kind: str) -> str:
+    """The kind that was meant, of those that have happened lately."""
+    if not kind:
+        return ""
+    lately = {event.kind for event in Client().get_pages("events", EventView, cursor="before", most=500)}
+    return did_you_mean(kind, {*lately, *(one.partition(".")[0] for one in lately)}).replace("; did", " Did")
+
+
 @click.command()
 @name_argument("stage", metavar="[MODEL/STAGE]", default="")
 @click.option("--kind", default="", help="Those whose kind begins so: rollout., change.refused")
 @click.option("--level", type=click.Choice(["info", "warn", "bad"]), default=None, help="Of this level alone.")
 @click.option("--actor", default="", help="Who did it.")
-@click.option("--via", default="", help="Through what: ui, api, cli, slack, alarm, system.")
+@click.option("--via", type=click.Choice(_VIAS), default=None, help="Through what.")
 @click.option("--text", default="", help="Those whose sentence has it.")
 @time_options
 @limit_option(30)
@@ -88,5 +98,7 @@ def events(stage: str, limit: int, as_json: bool, **words: str | None) -> None:
     if as_json:
         echo_json(found)
         return
+    if not found:
+        click.echo(f"No event fits.{_kind_meant(words['kind'] or '')}")
     for event in sorted(found, key=lambda event: event.seq):
         click.echo(event_line(event, "" if stage else event.stage or event.fleet or event.model))

@@ -59,7 +59,9 @@ def _mooncake(lines: Iterable[str]) -> Iterator[TraceRequest]:
                 blocks=tuple(int(block) for block in row["hash_ids"]),
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise _LineError(f"{number}: not a Mooncake request (timestamp, input_length, output_length, hash_ids): {error!r}") from error
+            raise _LineError(
+                f"{number}: not a Mooncake request (timestamp, input_length, output_length, hash_ids): {_plainly(error)}"
+            ) from error
 
 
 def _azure(lines: Iterable[str]) -> Iterator[TraceRequest]:
@@ -74,7 +76,14 @@ def _azure(lines: Iterable[str]) -> Iterator[TraceRequest]:
                 blocks=tuple(-(number * 4096 + i) for i in range(-(-input_tokens // MOONCAKE_BLOCK_TOKENS))),
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise _LineError(f"{number}: not an Azure request (arrival_s, input_tokens, output_tokens): {error!r}") from error
+            raise _LineError(f"{number}: not an Azure request (arrival_s, input_tokens, output_tokens): {_plainly(error)}") from error
+
+
+def _plainly(error: Exception) -> str:
+    """What is wrong with a line, without the words of Python."""
+    return (
+        f"{error} is missing" if isinstance(error, KeyError) else "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error)
+    )
 
 
 def _spread_ties(requests: Sequence[TraceRequest]) -> list[TraceRequest]:
