@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 
 COUNTS = (
     "preemptions",  # requests whose KV was taken from them and computed again
@@ -32,15 +33,13 @@ def totals(engines: Sequence[tuple[str, Mapping[str, float]]]) -> dict[str, floa
     return {**kept, OF: float(zlib.crc32(" ".join(engine for engine, _ in said).encode()))} if kept else {}
 
 
-def rises(rows: Rows) -> list[tuple[int, dict[str, float]]]:
+def rises(rows: Rows, names: Iterable[str] = COUNTS) -> list[tuple[int, dict[str, float]]]:
     """What was counted up to each of a unit's rows since the one before, by name; rows that cannot be compared are left out."""
-    found, before = [], None
-    for at_s, gauges in sorted(rows, key=lambda row: row[0]):
-        if OF not in gauges:
-            before = None
-            continue
-        if before is not None and before[OF] == gauges[OF]:
-            names = (name for name in COUNTS if name + _TOTAL in gauges)
-            found.append((at_s, {name: max(0.0, gauges[name + _TOTAL] - before.get(name + _TOTAL, 0.0)) for name in names}))
+    kept = [(name, name + _TOTAL) for name in names]
+    found: list[tuple[int, dict[str, float]]] = []
+    before: Mapping[str, float] = {}
+    for at_s, gauges in sorted(rows, key=itemgetter(0)):
+        if OF in gauges and before.get(OF) == gauges[OF]:
+            found.append((at_s, {name: max(0.0, gauges[key] - before.get(key, 0.0)) for name, key in kept if key in gauges}))
         before = gauges
     return found

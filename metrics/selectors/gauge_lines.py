@@ -92,10 +92,11 @@ def _step_means(name: str, samples: Mapping[int, list[float]], begin_s: int, ste
 def _rises(units: Sequence[tuple[Iterable[str], _Rows]], names: Set[str], begin_s: int, step: int) -> Steps:
     steps: dict[tuple[str, str], dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for groups, rows in units if names else ():
-        counted = rises(rows)
+        counted = [((start_s - begin_s) // step, counts) for start_s, counts in rises(rows, names) if start_s >= begin_s]
         for group in groups:
-            for start_s, counts in counted:
-                if start_s >= begin_s:
-                    for name in names & counts.keys():
-                        steps[group, ENGINE + name][(start_s - begin_s) // step] += counts[name] / step
-    return dict(steps)
+            for name in names:
+                held = steps[group, ENGINE + name]
+                for index, counts in counted:
+                    if name in counts:
+                        held[index] += counts[name] / step
+    return {key: held for key, held in steps.items() if held}
