@@ -38,14 +38,15 @@ class PageRequest(HttpRequest):
 def page(view: Callable[Concatenate[PageRequest, P], HttpResponseBase]) -> Callable[Concatenate[HttpRequest, P], HttpResponseBase]:
     """A view for people who have signed in.
 
-    A refresh by a page whose session has ended is sent to the login as a whole page, not swapped into the old one.
+    A refresh by a page whose session has ended is sent to the login as a whole page, not swapped into the old one; and from
+    there to the page that it is a part of.
     """
 
     @wraps(view)
     def inner(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
         asked = cast(PageRequest, request)
         if not request.user.is_authenticated:
-            login = redirect_to_login(request.get_full_path())
+            login = redirect_to_login((asked.htmx and asked.htmx.current_url_abs_path) or request.get_full_path())
             return HttpResponseClientRedirect(login["Location"]) if asked.htmx else login
         proof.set("session")
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -117,7 +118,7 @@ def test_on_call_with_a_telephone_in_three_taps(browser: Browser, live_server: L
     ActionChains(browser.driver).send_keys(Keys.TAB).perform()
     assert browser.driver.switch_to.active_element.text == "Skip to content"
     for tap in ("#move-ds-flashprod-us .what a", "#rollback-open", "#dlg-rollback .btn.danger"):
-        browser.wait(lambda tap=tap: browser.driver.find_elements("css selector", tap))
+        browser.wait(partial(browser.driver.find_elements, "css selector", tap))
         seen = (
             "const box = document.querySelector(arguments[0]).getBoundingClientRect(); return box.height >= 20 && box.bottom < innerHeight"
         )
@@ -134,6 +135,10 @@ def test_escape_leaves_everything_as_it_is(browser: Browser, live_server: LiveSe
     ActionChains(browser.driver).send_keys(Keys.ESCAPE).perform()
     assert not browser.find("#dlg-rollback").is_displayed()
     assert browser.run("return document.activeElement.id") == "rollback-open"
+    ActionChains(browser.driver).send_keys("/").perform()  # from any page to the box where a stage is named
+    browser.wait(lambda: browser.run("return document.activeElement.id") == "jump")
+    browser.driver.switch_to.active_element.send_keys("kimi-k2/prod-us", Keys.ENTER)
+    browser.wait(lambda: "/stages/kimi-k2/prod-us" in browser.driver.current_url)
 
 
 def refresh(browser: Browser) -> None:

@@ -89,6 +89,11 @@ def test_a_stranger_is_sent_to_the_login(client: Client, db: None, path: str) ->
 def test_a_refresh_after_the_session_ended_loads_the_login_as_a_page(client: Client, db: None) -> None:
     response = client.get("/fleets", headers={"hx-request": "true"})
     assert response.headers["HX-Redirect"] == "/login?next=/fleets"
+    page = {"hx-request": "true", "hx-current-url": "http://testserver/stages/ds-flash/prod-us?range=1h"}
+    part = client.get("/stages/ds-flash/prod-us/units?base=x", headers=page)
+    assert part.headers["HX-Redirect"] == "/login?next=/stages/ds-flash/prod-us%3Frange%3D1h", "not to a part without its page"
+    page["hx-current-url"] = "http://elsewhere/fleets"
+    assert client.get("/attention", headers=page).headers["HX-Redirect"] == "/login?next=/attention"
 
 
 def test_every_id_on_a_page_is_its_own(person: Client) -> None:

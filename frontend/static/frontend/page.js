@@ -61,7 +61,7 @@
       if (marks.has(i + 1)) li.dataset.s = marks.get(i + 1);
       return li;
     }));
-    yaml.rows = Math.min(400, Math.max(12, count + 1));
+    yaml.rows = Math.max(12, count + 1);
     yaml.setAttribute('aria-invalid', String(marks.size > 0));
   }
   try {   // what was released is no draft any more; a page without an editor comes after it
@@ -78,8 +78,11 @@
   // ---- the way to a stage: "/" focuses the box, Enter goes there ------------------------------------------------------------
   document.addEventListener('keydown', (e) => {
     const box = document.getElementById('jump');
-    if (e.key === '/' && box && !e.target.closest('input, textarea, select')) { e.preventDefault(); box.focus(); }
+    if (e.key !== '/' || e.ctrlKey || e.metaKey || e.altKey || e.target.closest('input, textarea, select, dialog')) return;
+    e.preventDefault();
+    if (box) box.focus(); else location.assign(`${document.querySelector('a.brand').href}#jump`);
   });
+  if (location.hash === '#jump') document.getElementById('jump')?.focus();
   document.addEventListener('submit', (e) => {
     const form = e.target.closest('[data-jump]');
     if (!form) return;
