@@ -187,12 +187,13 @@ def _view(release: Release, where: dict[int, tuple[str, ...]]) -> ReleaseView:
 
 def diff_view(*, model: str, number: int, against: int | None = None) -> DiffView:
     """A release beside another, by default the one before it."""
-    new = release_row(model=model, number=number)
     if against is None:
-        earlier = _releases().filter(model=new.model, number__lt=number).order_by("-number").first()
-        old = earlier or new
+        new = release_row(model=model, number=number)
+        old = _releases().filter(model=new.model, number__lt=number).order_by("-number").first() or new
     else:
-        old = release_row(model=model, number=against)
+        both = _releases().filter(model__name=model, number__in=[number, against]) if "\0" not in model else ()
+        rows = {row.number: row for row in both}
+        new, old = (rows.get(wanted) or release_row(model=model, number=wanted) for wanted in (number, against))
     names = [stage.name for stage in release_file(new).stages if release_file(old).stage(stage.name)]
     touches = diff.touches(release_unit(old, names[0]), release_unit(new, names[0])) if names else "other stages"
     return DiffView(
