@@ -142,9 +142,10 @@ def metrics_text(view: MetricsView, stage: StageView) -> str:
     head = [view.stage, f"last {format_duration(view.span_s)}", f"{view.total.per_s:.1f} req/s", f"{len(stage.units)} units of {shape}"]
     if stage.simulated:
         head.append("simulated engines")
-    titles = [_title(group.group, stage) for group in view.groups]
-    rows = [["", *titles, "alarm"]]
-    rows += [[name, *(cell(group) for group in view.groups), _alarm_cell(stage.alarms, metrics)] for name, metrics, cell in _ROWS]
+    slots = {unit.unit: unit.slot for unit in stage.units}
+    groups = sorted(view.groups, key=lambda group: slots.get(group.group, 0))  # units by their numbers; the rest as it came
+    rows = [["", *(_title(group.group, stage) for group in groups), "alarm"]]
+    rows += [[name, *(cell(group) for group in groups), _alarm_cell(stage.alarms, metrics)] for name, metrics, cell in _ROWS]
     return "\n".join(["   ".join(head), "", table(rows), *(["", *advice] if (advice := _advice(stage.alarms)) else [])])
 
 

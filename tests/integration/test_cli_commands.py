@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 import httpx
 import pytest
+from click.shell_completion import BashComplete
 from django.contrib.auth.models import User
 from django.test import Client
 
 from denvweb.cli.main import _run, cli
 from denvweb.cli.output import rows_of
+from releases.domain.spec import ReleaseFile, parse
 from tests.integration.rollouts_world import STAGE, Demo, make_api, release_yaml
 
 # Commands without --json, and why.
@@ -146,7 +152,8 @@ def test_each_answers_in_one_json_document_and_in_plain_text(denv: Denv, tmp_pat
         if isinstance(answer, dict):
             words |= {name: answer[name] for name in ("id",) if name in answer}
             words |= {"id": answer["token"]} if command == "token create" else {"key": answer["text"]} if command == "key create" else {}
-        demo.tick()
+        if command.startswith("ro") or command == "release":
+            demo.tick()
     for command, *given in CALLS:
         if not any("{" in word for word in given) and command.split()[-1] not in ("add", "create", "pause", "resume", "promote", "abort"):
             status, out, err = denv(*command.split(), *given)
@@ -180,3 +187,83 @@ def test_a_name_that_is_near_is_said_and_one_may_only_be_told_of_what_one_sees(d
 def test_a_text_takes_the_rows_that_it_wraps_to(columns: int) -> None:
     text = "\x1b[32m" + "x" * 120 + "\x1b[0m\n\nshort"
     assert rows_of(text, columns) == -(-120 // columns) + 1 + max(1, -(-5 // columns))
+
+
+class _Typed(io.StringIO):
+    """A terminal at which somebody types these lines, and then ends the input."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """`denv init` in an empty folder without a control plane, and what is typed; its status, and what it says on stderr."""
+    monkeypatch.setenv("DENV_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("DENV_TOKEN", "tok-x.y")
+    monkeypatch.setenv("DENV_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*lines: str) -> tuple[int, str]:
+        monkeypatch.setattr("sys.stdin", _Typed("".join(f"{line}\n" for line in lines)))
+        try:
+            status = _run(["init"])
+        except click.Abort:
+            status = 130
+        return status, capsys.readouterr().err
+
+    return run
+
+
+def test_init_explains_and_asks_again_until_each_answer_is_right(asked: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    named = ("lama-3.1-70b/vllm@1", "llama-3.1-70b/vllm@1", "Not A Name", "chat", "s3://x", "hf://a/b@c41a7e2", "one, two")
+    status, said = asked(*named, "0", "4x2", "8", "", "two", "2", "soon", "", "")
+    assert status == 0, said
+    for hint in ("did you mean `llama-3.1-70b/vllm@1`?", "not a model name", "`0` is no pool", "two is not a number", "`soon` is no limit"):
+        assert hint in said, said
+    assert "No control plane answers" in said and "Prefill pool: computes prompts, and sets TTFT" in said
+    file = parse((tmp_path / "denv.yaml").read_text())
+    assert isinstance(file, ReleaseFile)
+    assert (file.release.model, file.release.weights, file.stages[0].fleets) == ("chat", "hf://a/b@c41a7e2", ("one", "two"))
+    assert [(pool.gpus, pool.replicas) for _, pool in file.release.topology.pools] == [(4, 2), (8, 1)] and file.stages[0].replicas == 2
+
+
+def test_init_that_is_given_up_leaves_nothing_and_nothing_is_written_over_unasked(
+    asked: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    assert asked("llama-3.1-70b/vllm@1", "chat")[0] == 130
+    assert list(tmp_path.iterdir()) == []
+    path = tmp_path / "denv.yaml"
+    path.write_text("mine")
+    status, said = asked("n")
+    assert status == 130 and "Write over it?" in said and path.read_text() == "mine"
+    assert asked("y", "", "", "", "f", *[""] * 6)[0] == 0 and "release:" in path.read_text()
+
+
+@pytest.mark.django_db
+def test_shells_complete_names_and_are_silent_when_nobody_answers(
+    denv: Denv, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Demo().first()
+
+    def completed(*words: str) -> list[str]:
+        *before, last = words
+        return [item.value for item in BashComplete(cli, {}, "denv", "_DENV_COMPLETE").get_completions(before, last)]
+
+    assert completed("metrics", "ds") == [STAGE] and completed("rollout", "watch", "") == [STAGE]
+    assert completed("releases", "ds") == ["ds-flash"] and completed("fleets", "gb") == completed("nodes", "--fleet", "g") == ["gb200-use1"]
+    assert len(completed("nodes", "drain", "gb200")) == 3 and completed("stages", "--state", "stea") == ["steady"]
+    monkeypatch.undo()
+    monkeypatch.setenv("DENV_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("DENV_TOKEN", "tok-x.y")
+    assert completed("metrics", "ds") == [] and completed("rollout", "pr") == ["promote"]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_bash_takes_the_script(tmp_path: Path) -> None:
+    script = 'eval "$(denv completion bash)"; COMP_WORDS=(denv rollout pro); COMP_CWORD=2; _denv_completion denv; echo "${COMPREPLY[*]}"'
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, timeout=60, env={"PATH": path, "DENV_HOME": str(tmp_path)}, check=True
+    )
+    assert (done.stdout, done.stderr) == ("promote\n", "")
