@@ -27,6 +27,8 @@ def _schema_url() -> str:
 
 def _may_write(path: Path, *, force: bool, ask: bool) -> None:
     """Refuse to write over a file unasked."""
+    if str(path) == "-":
+        return
     if path.is_dir() or not path.parent.is_dir():
         raise InvalidError(f"{path}: {'a folder' if path.is_dir() else f'there is no folder {path.parent}'}; name a file with -o")
     if not path.exists() or force:
@@ -55,7 +57,15 @@ def _answer(question: Question, answers: dict[str, str], known: Known, *, ask: b
 
 
 @click.command()
-@click.option("-o", "--output", "path", default="denv.yaml", show_default=True, type=click.Path(path_type=Path), help="The file to write.")
+@click.option(
+    "-o",
+    "--output",
+    "path",
+    default="denv.yaml",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="The file to write; - prints it.",
+)
 @name_option("recipe", help="As `denv recipes` lists them.")
 @click.option("--model", default="", help="What clients will ask for by name.")
 @click.option("--weights", default="", help="hf://org/name@revision or file:///path@digest.")
@@ -90,6 +100,9 @@ def init(path: Path, fleets: tuple[str, ...], yes: bool, force: bool, as_json: b
     found = parse(text)
     if not isinstance(found, ReleaseFile):
         raise InvalidError("This makes no release file.", fields={"": [error.text(str(path)) for error in found]})
+    if str(path) == "-":
+        click.echo(text, nl=False)
+        return
     try:
         write_whole(path, text)
     except OSError as error:

@@ -108,8 +108,15 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         click.echo("", err=True)
         status = 130
+    except SystemExit as ended:
+        if not isinstance(ended.__context__, BrokenPipeError):  # which click makes an exit of
+            raise
+        status = mistakes.no_more_output()
     except BrokenPipeError:
-        status = mistakes.quietly_closed()
+        status = mistakes.no_more_output()
+    except OSError as error:
+        status = mistakes.show(DenvError(f"{error.filename or 'the output'}: {error.strerror or error}", code="os-error"), sys.argv[1:])
+        mistakes.no_more_output()
     sys.exit(status)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable
@@ -95,7 +96,7 @@ def _hint(error: click.ClickException, ctx: click.Context | None) -> str:
     return f"Did you mean `{near}`?" if near else ""
 
 
-def quietly_closed() -> int:
-    """Whoever read the output has gone, as in `denv events | head`."""
-    sys.stderr.close()
+def no_more_output() -> int:
+    """Whoever read the output has gone, as in `denv events | head`, or its disk is full: what is left of it goes nowhere, without a word."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

@@ -178,3 +178,14 @@ def test_prompts_are_read_beside_the_file_or_refused(tmp_path: Path) -> None:
     assert with_prompts(text, path) == text.replace('"prompts.txt"', '["Say hello."]')
     with pytest.raises(InvalidError, match="is no name of a file"):
         with_prompts(text.replace("prompts.txt", "a\\0b"), path)
+
+
+def test_output_that_cannot_be_written_is_said_and_a_reader_that_goes_is_no_failure(tmp_path: Path) -> None:
+    env = {**os.environ, "DENV_HOME": str(tmp_path)}
+    command = f"{sys.executable} -m denvweb.cli.main schema"
+    full = subprocess.run(["bash", "-c", f"{command} > /dev/full"], capture_output=True, text=True, timeout=60, env=env, check=False)
+    assert (full.returncode, full.stderr) == (1, "denv: the output: No space left on device\n")
+    head = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {command} | head -c 1"], capture_output=True, text=True, timeout=60, env=env, check=False
+    )
+    assert (head.returncode, head.stdout, head.stderr) == (0, "{", "")
