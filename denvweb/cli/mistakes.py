@@ -97,6 +97,6 @@ def _hint(error: click.ClickException, ctx: click.Context | None) -> str:
 
 
 def no_more_output() -> int:
-    """Whoever read the output has gone, as in `denv events | head`, or its disk is full: what is left of it goes nowhere, without a word."""
+    """Whoever read the output has gone, as in `denv events | head`, or its disk is full: the rest of it goes nowhere, without a word."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
