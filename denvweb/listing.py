@@ -45,6 +45,18 @@ class ChoiceOfField(serializers.ChoiceField):
         super().fail(key, **kwargs)
 
 
+class FlagField(ChoiceOfField):
+    """A filter by yes or no, `true` or `false`; None, for none, when empty."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(("true", "false"), default=None, **more)
+
+    def to_internal_value(self, data: Any) -> Any:
+        """True, False, or None."""
+        word = super().to_internal_value(data)
+        return word == "true" if word else None
+
+
 class MomentField(serializers.DateTimeField):
     """A filter by time, ISO 8601; one without a zone is UTC."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from drf_spectacular.utils import extend_schema
-from rest_framework import serializers, status
+from rest_framework import status
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -17,7 +17,7 @@ from denvweb.auth import via_of
 from denvweb.core import wire
 from denvweb.core.errors import ForbiddenError
 from denvweb.idempotency import idempotent, idempotent_secret
-from denvweb.listing import ChoiceOfField, ListQuery, WordField, checked, cut
+from denvweb.listing import ChoiceOfField, FlagField, ListQuery, WordField, checked, cut
 from fleets.api.access import access_nodes
 from fleets.domain.drain import DrainPlan
 from fleets.domain.types import NodeState
@@ -65,8 +65,8 @@ class NodesQuery(ListQuery):
 
     fleet = WordField(max_length=63)
     state = ChoiceOfField([state.value for state in NodeState])
-    cordoned = serializers.BooleanField(default=None, allow_null=True)
-    draining = serializers.BooleanField(default=None, allow_null=True)
+    cordoned = FlagField()
+    draining = FlagField()
     after = WordField(help_text="`next` of the page before")
 
 

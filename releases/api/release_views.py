@@ -17,7 +17,7 @@ from denvweb.auth import via_of
 from denvweb.core import wire
 from denvweb.core.errors import InvalidError
 from denvweb.idempotency import idempotent
-from denvweb.listing import TimedQuery, WordField, checked, cut
+from denvweb.listing import FlagField, TimedQuery, WordField, checked, cut
 from releases.domain.views import DiffView, DryRunView, RecipeView, ReleaseView, RolloutView
 from releases.selectors.releases import diff_view, dry_run_view, recipes_view, release_view, releases_view
 from releases.selectors.rollouts import rollout_view
@@ -75,7 +75,7 @@ class ReleasesQuery(TimedQuery):
     before = serializers.IntegerField(default=None, min_value=1, max_value=2**31 - 1, help_text="`next` of the page before")
     stage = WordField(max_length=63, help_text="those that were ever rolled out to it: `prod-us`")
     by = WordField(max_length=150, help_text="who made it")
-    held = serializers.BooleanField(default=None, allow_null=True, help_text="whether automation may not deploy it")
+    held = FlagField(help_text="whether automation may not deploy it")
 
 
 @dataclass(frozen=True, slots=True)
