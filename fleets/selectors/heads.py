@@ -29,12 +29,12 @@ def _pools() -> Func:
     return Func(F("spec"), template=template, output_field=ArrayField(TextField()))
 
 
-def unit_heads(*, stages: Collection[str] | None = None) -> dict[str, tuple[UnitHead, ...]]:
-    """Units by stage, by slot, those on their way out included: two queries."""
+def unit_heads(*, stages: Collection[str] | None = None, ranks: bool = True) -> dict[str, tuple[UnitHead, ...]]:
+    """Units by stage, by slot, those on their way out included: two queries. Without `ranks` one, and none of them is ready."""
     units = Unit.objects.exclude(desired=Unit.Desired.GONE).order_by("slot", "created_at", "id")
     columns = ("id", "slot", "stage", "release", "desired", "routable", "failed", "probe_detail")
     rows = list((units if stages is None else units.filter(stage__in=list(stages))).values_list(*columns, _pools()))
-    ready, said = _replicas(stages)
+    ready, said = _replicas(stages) if ranks else (Counter[_Pool](), {})
     found: dict[str, list[UnitHead]] = defaultdict(list)
     for unit, slot, stage, release, desired, routable, failed, probe_detail, pools in rows:
         counts = [ready[unit, role, generation] for role, generation in zip(pools[::3], pools[1::3], strict=True)]

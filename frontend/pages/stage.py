@@ -27,7 +27,7 @@ from metrics.domain.views import MetricsView
 from metrics.selectors import metrics_view
 from releases.domain.synthetic import synthetic_text
 from releases.domain.views import PlanStepView, RolloutView, StageView
-from releases.selectors.heads import stage_head
+from releases.selectors.heads import drawn_head
 from releases.selectors.stages import stage_view
 
 _RATE_SPAN_S = 60.0
@@ -177,7 +177,7 @@ def stage_charts(request: PageRequest, model: str, name: str) -> HttpResponse:
     now = datetime.now(UTC)
     seen = timerange.of(request.GET.dict(), now)
     access_stage(request.user, f"{model}/{name}")
-    head = stage_head(stage=f"{model}/{name}")
+    head = drawn_head(stage=f"{model}/{name}")
     marks = stagecharts.marks(head.stage, seen)
     built = stagecharts.build(head, seen, marks)
     shown = [{"letter": mark.letter, "at": mark.at.strftime("%H:%M:%S"), "text": mark.text} for mark in marks]

@@ -162,9 +162,8 @@ def line_value(name: str, figures: Figures, span_s: float) -> float | None:
     return figures.counters.get(name, 0) / span_s
 
 
-def goodput_value(figures: Figures, gpus: float | None, span_s: float) -> float | None:
+def goodput_value(counters: Mapping[str, int], gpus: float | None, span_s: float) -> float | None:
     """One point of `goodput`. None without GPUs, and where requests were held against no limits."""
-    counters = figures.counters
     if not gpus or (counters.get("requests", 0) and not counters.get(OF, 0)):
         return None
     return counters.get(MET, 0) / span_s / gpus

@@ -58,13 +58,13 @@ def stage_heads(*, model: str = "", simulated: frozenset[str] | None = None) -> 
     return _heads({"model__name": model} if model else {}, simulated)
 
 
-def stage_head(*, stage: str) -> StageHead:
-    """One stage: six queries. Whether its fleets are simulated is left out."""
+def drawn_head(*, stage: str) -> StageHead:
+    """What charts draw of one stage: four queries. How its units and it are is left out: which are ready, its state, what it breaks."""
     model, _, name = stage.partition("/")
-    found = _heads({"model__name": model, "name": name}, frozenset())
+    found = _look({"model__name": model, "name": name}, ranks=False)
     if not found:
         raise NotFoundError(f"There is no stage {stage}.")
-    return found[0]
+    return _head(found[0], frozenset(), {})
 
 
 def stage_keys() -> tuple[str, ...]:
@@ -108,13 +108,13 @@ def _heads(within: Mapping[str, str], simulated: frozenset[str] | None) -> tuple
     return tuple(_head(one, simulated, breaches) for one in seen)
 
 
-def _look(within: Mapping[str, str]) -> list[_Seen]:
+def _look(within: Mapping[str, str], *, ranks: bool = True) -> list[_Seen]:
     """Stages, rollouts, units, ranks and weights: five queries."""
     columns = ("pk", "model__name", "name", Cast("settings", TextField()), "release__number", "scale__wanted", "scale__advised")
     rows = list(Stage.objects.filter(**within).values_list(*columns))
     keys = [f"{model}/{name}" for _, model, name, *_ in rows] if within else None
     rollouts = _rollouts(within)
-    units, weights = fleets.unit_heads(stages=keys), fleets.weights_view(stages=keys)
+    units, weights = fleets.unit_heads(stages=keys, ranks=ranks), fleets.weights_view(stages=keys)
     return [
         _Seen(
             model=model,

@@ -423,7 +423,7 @@ def patch_all(patch: Callable[[str, object], object]) -> None:
     patch(f"{pages}.overview.fleet_heads", fleet_heads)
     patch(f"{pages}.overview.glances_view", lambda now: glances())
     patch("frontend.stagecharts.frames_view", frames)
-    patch(f"{pages}.stage.stage_head", one_head)
+    patch(f"{pages}.stage.drawn_head", one_head)
     patch(f"{pages}.stage.metrics_view", metrics)
     for module in ("pages.overview", "pages.events", "stagecharts"):
         patch(f"frontend.{module}.events_view", lambda **_: events())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
@@ -17,7 +15,7 @@ from fleets.selectors import unit_releases
 from fleets.services import unit_set_routable
 from releases.healing import stages_unwell
 from releases.models import Release, Stage
-from releases.selectors.heads import stage_bases, stage_head, stage_heads, stage_keys
+from releases.selectors.heads import drawn_head, stage_bases, stage_heads, stage_keys
 from releases.selectors.stages import preflight_view, stage_view, stages_view
 from releases.services.scaling import stage_scale
 from tests.integration.rollouts_world import STAGE, Demo, make_api
@@ -86,11 +84,16 @@ def test_a_stage_under_a_rollout_says_what_it_waits_for() -> None:
 
 def test_lists_say_of_a_stage_what_its_own_page_says() -> None:
     same = ("replicas", "state", "release", "releases", "units_ready", "fleets", "breaches")
+    seen = ("stage", "release", "releases", "limits", "rollout", "ratio", "ratio_advised", "queue_above")
 
     def compare() -> tuple[str, int]:
-        view, head = stage_view(stage=STAGE), stage_head(stage=STAGE)
+        view, (head,), drawn = stage_view(stage=STAGE), stage_heads(), drawn_head(stage=STAGE)
         assert [getattr(head, name) for name in same] == [getattr(view, name) for name in same]
-        assert stage_heads() == (replace(head, simulated=True),) and stage_keys() == (STAGE,)
+        assert head.simulated and stage_keys() == (STAGE,)
+        assert [getattr(drawn, name) for name in seen] == [getattr(head, name) for name in seen]
+        assert [(unit.unit, unit.slot, unit.release) for unit in drawn.units] == [
+            (unit.unit, unit.slot, unit.release) for unit in head.units
+        ]
         for unit, shown in zip(view.units, head.units, strict=True):
             assert (unit.unit, unit.ready, unit.complete, unit.routable) == (shown.unit, shown.ready, shown.complete, shown.routable)
         assert unit_releases() == ({STAGE: {unit.unit: unit.release for unit in view.units}} if view.units else {})
@@ -101,6 +104,7 @@ def test_lists_say_of_a_stage_what_its_own_page_says() -> None:
     assert compare() == ("rolling", 2) and stage_bases() == {STAGE: "ds-flash@1"}
     demo.through(until={"succeeded"})
     assert compare() == ("steady", 2)
+    assert drawn_head(stage=STAGE).ratio == "1P1D"
     stage_scale(stage=STAGE, actor="ada", via="cli", counts={Knob.UNITS: 3})
     assert compare() == ("degraded", 3), "the numbers in force count, not those that the release starts with"
     client = Client()
