@@ -67,7 +67,7 @@ def test_the_command_says_what_the_slowest_took_and_what_a_gpu_brings() -> None:
     view = figures_of(stage="ds-flash/prod-us", span_s=60)
     mixed = replace(view.groups[1], group="ds-flash@7+ds-flash@8")  # a pool of it is still the earlier release's
     text = metrics_text(replace(view, groups=(view.groups[0], mixed)), samples.rolling_stage())
-    assert re.search(r"release 7 \(90%\) +release 7\+8 +alarm", text)
+    assert re.search(r"release 7 \(90%\) +release 7\+8 \(10%, canary\) +alarm", text)
     assert re.search(r"of the slowest 1% +600  550  120  50 ms", text)
     assert re.search(r"goodput +0\.399/s a GPU  \(98\.3% within the limits, 72 GPUs\)", text), text
 
