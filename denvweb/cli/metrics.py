@@ -10,6 +10,7 @@ import click
 from denvweb.cli.client import Client
 from denvweb.cli.names import name_argument
 from denvweb.cli.output import echo_json, echo_json_line, json_option, paint, redrawn, split_stage, table
+from denvweb.cli.rollout_text import odds
 from denvweb.core.units import format_bytes, format_duration, format_ratio
 from metrics.domain.types import Metric
 from metrics.domain.views import GroupView, LatencyView, MetricsView
@@ -103,13 +104,16 @@ _ROWS: tuple[tuple[str, tuple[str, ...], Callable[[GroupView], str]], ...] = (
 )
 
 
-def _alarm_cell(alarms: tuple[AlarmView, ...], metrics: tuple[str, ...]) -> str:
+def _alarm_cell(stage: StageView, metrics: tuple[str, ...]) -> str:
+    """Limits and how they are kept; of a rollout under way also the evidence that one is broken, once there is more than none."""
+    seen = stage.rollout.verdicts if stage.rollout is not None and stage.rollout.active else ()
+    evidence = {one.alarm: f": evidence {odds(one.evidence)} : 1 of {one.trips_at:,.0f}" for one in seen if one.evidence > 1}
     cells = []
-    for alarm in alarms:
+    for alarm in stage.alarms:
         if alarm.metric in metrics:
             level = {"over": "bad", "ok": "ok"}.get(alarm.state, "")
             own = f" {alarm.value_text}," if alarm.metric in _OWN_FIGURE and alarm.value is not None else ""
-            cells.append(f"{alarm.name} {alarm.limit_text}{own} {paint(alarm.state, level)}")
+            cells.append(f"{alarm.name} {alarm.limit_text}{own} {paint(alarm.state, level)}{evidence.get(alarm.name, '')}")
     return "  ".join(cells) or "-"
 
 
@@ -145,7 +149,7 @@ def metrics_text(view: MetricsView, stage: StageView) -> str:
     slots = {unit.unit: unit.slot for unit in stage.units}
     groups = sorted(view.groups, key=lambda group: slots.get(group.group, 0))  # units by their numbers; the rest as it came
     rows = [["", *(_title(group.group, stage) for group in groups), "alarm"]]
-    rows += [[name, *(cell(group) for group in groups), _alarm_cell(stage.alarms, metrics)] for name, metrics, cell in _ROWS]
+    rows += [[name, *(cell(group) for group in groups), _alarm_cell(stage, metrics)] for name, metrics, cell in _ROWS]
     return "\n".join(["   ".join(head), "", table(rows), *(["", *advice] if (advice := _advice(stage.alarms)) else [])])
 
 

@@ -60,6 +60,12 @@ def meant_in_path(path: str, params: Mapping[str, object]) -> str:
     return next((hint for kind in _LISTS if (name := params.get(kind)) and (hint := meant(kind, str(name)))), "")
 
 
+def none_fits(noun: str, **filters: object) -> str:
+    """`No node fits.`, with the name that was meant where a filter names what there is none of."""
+    hints = (meant(kind, str(name)) for kind, name in filters.items() if name)
+    return f"No {noun} fits. {next((hint for hint in hints if hint), '')}".rstrip()
+
+
 def completes(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
     """What a parameter of this kind is completed with."""
 

@@ -8,7 +8,7 @@ import click
 
 from denvweb.cli.client import Client
 from denvweb.cli.groups import Group
-from denvweb.cli.names import name_argument, name_option
+from denvweb.cli.names import name_argument, name_option, none_fits
 from denvweb.cli.output import echo_json, json_option, paint, table
 from fleets.domain.drain import DrainHow, DrainPlan
 from fleets.domain.types import NodeState
@@ -32,16 +32,17 @@ def nodes(ctx: click.Context, fleet: str, state: str | None, cordoned: bool | No
     if ctx.invoked_subcommand is None:
         flag = None if cordoned is None else str(cordoned).lower()
         words = {"fleet": fleet, "state": state, "cordoned": flag}
-        _list(Client().get_pages("nodes", NodeStanding, cursor="after", most=sys.maxsize, **words), any(words.values()), as_json)
+        found = Client().get_pages("nodes", NodeStanding, cursor="after", most=sys.maxsize, **words)
+        _list(found, any(words.values()), fleet, as_json)
 
 
-def _list(found: list[NodeStanding], filtered: bool, as_json: bool) -> None:
+def _list(found: list[NodeStanding], filtered: bool, fleet: str, as_json: bool) -> None:
     if as_json:
         echo_json(found)
         return
     if not found:
         none = "No node yet. `denv token join FLEET` makes a token with which the agent of one joins."
-        click.echo("No node fits." if filtered else none)
+        click.echo(none_fits("node", fleet=fleet) if filtered else none)
         return
     click.echo(table([["node", "state", "free", "last report"], *map(_row, found)], right=(2,)))
     for node in found:

@@ -11,7 +11,7 @@ import click
 from denvweb.cli.client import Client
 from denvweb.cli.groups import Group
 from denvweb.cli.lists import limit_option, time_options
-from denvweb.cli.names import name_argument, name_option
+from denvweb.cli.names import name_argument, name_option, none_fits
 from denvweb.cli.output import echo_done, echo_json, echo_json_line, json_option, redrawn, split_stage, table
 from denvweb.cli.rollout_text import rollout_text
 from denvweb.core.errors import ConflictError, DenvError, InvalidError
@@ -56,7 +56,7 @@ def rollouts(limit: int, as_json: bool, **words: str | None) -> None:
     for view in found:
         release = f"{view.from_release or '-'} -> {view.to_release}"
         rows.append([view.id, view.stage, release, view.state, f"{view.started_at:%Y-%m-%d %H:%M}", view.started_by, view.why])
-    click.echo(table(rows) if found else "No rollout fits.")
+    click.echo(table(rows) if found else none_fits("rollout", model=words["model"], stage=words["stage"]))
 
 
 @rollout.command()

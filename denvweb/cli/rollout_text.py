@@ -104,11 +104,12 @@ def verdict_row(verdict: AlarmVerdict) -> list[str]:
     if verdict.over is not None:
         health = f"against {verdict.baseline_k:g} of {verdict.baseline_n:,} on the release beside it"
     else:
-        health = "health proved" if verdict.healthy else f"health not yet, {_evidence(verdict.health)} of {verdict.health_needs:.0f}"
-    breach = f"evidence {_evidence(verdict.evidence)} : 1, rolls back at {verdict.trips_at:,.0f} : 1"
+        health = "health proved" if verdict.healthy else f"health not yet, {odds(verdict.health)} of {verdict.health_needs:.0f}"
+    breach = f"evidence {odds(verdict.evidence)} : 1, rolls back at {verdict.trips_at:,.0f} : 1"
     return [verdict.alarm, f"n={verdict.n:,}", f"k={verdict.k:g}" if float(verdict.k).is_integer() else f"k={verdict.k:.1f}", rate,
             paint(breach, "bad" if verdict.tripped else ""), health]  # fmt: skip
 
 
-def _evidence(ratio: float) -> str:
+def odds(ratio: float) -> str:
+    """`2,158` or `0.37`, to one."""
     return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"

@@ -77,7 +77,10 @@ def size(
 @click.option("--gpus", type=click.IntRange(1), help="To compare both on; as many as the dearer needs otherwise.")
 @json_option
 def advise(stage: str, gpus: int | None, as_json: bool, **given: Any) -> None:
-    """Whether to disaggregate: four conditions that must all hold, then both ways computed on the same GPUs."""
+    """Whether to disaggregate: four conditions that must all hold, then both ways computed on the same GPUs.
+
+    Exit status 1 when neither way keeps the limits.
+    """
     asked = question(stage, given)
     found = ask_advice(asked.serving, asked.need, _make_draws(given["seed"]), gpus=gpus)
     if as_json:

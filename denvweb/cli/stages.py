@@ -8,7 +8,7 @@ import click
 
 from denvweb.cli.client import Client
 from denvweb.cli.lists import limit_option, time_options
-from denvweb.cli.names import name_argument, name_option
+from denvweb.cli.names import name_argument, name_option, none_fits
 from denvweb.cli.output import echo_json, json_option, paint, split_stage, table
 from denvweb.core.words import did_you_mean
 from metrics.domain.views import EventView
@@ -52,7 +52,7 @@ def stages(model: str, state: str | None, fleet: str, as_json: bool) -> None:
         echo_json(views)
         return
     if not views and (model or state or fleet):
-        click.echo("No stage fits.")
+        click.echo(none_fits("stage", model=model, fleet=fleet))
         return
     if not views:
         click.echo("No stage yet. `denv release -f denv.yaml` makes the first one.")

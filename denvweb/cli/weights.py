@@ -37,7 +37,10 @@ _KV_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5}
 @click.option("--kv-dtype", default="bf16", show_default=True, type=click.Choice(list(_KV_BYTES)), help="Of the KV cache.")
 @json_option
 def weights(weights: str, gpu_kind: str, gpus: int, tensor_parallel: int | None, context: int | None, kv_dtype: str, as_json: bool) -> None:
-    """Read the headers of WEIGHTS (hf://org/name@revision, file:///path, or a folder), and say whether they fit a replica's GPUs."""
+    """Read the headers of WEIGHTS (hf://org/name@revision, file:///path, or a folder), and say whether they fit a replica's GPUs.
+
+    Exit status 1 when they do not fit.
+    """
     model = _read(weights)
     fit = rank_fit(
         model,

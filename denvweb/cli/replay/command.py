@@ -94,6 +94,7 @@ def replay(
     """Send a recorded trace (Mooncake's JSON lines, Azure's CSV) to an endpoint, open loop, and say what the client saw.
 
     Prompts are made so that blocks with the same id are the same text: prefixes are shared as in the recorded traffic.
+    Exit status 1 when a request failed.
     """
     requests = read_trace(trace)
     target = find_target(stage, endpoint, model, api_key, not completions)
