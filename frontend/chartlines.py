@@ -23,10 +23,11 @@ class Drawn:
     key: tuple[Key, ...]
     now: tuple[tuple[str, bool, float], ...]
 
-    def say(self, one: Callable[[float], str]) -> tuple[str, str]:
-        """`19 on unit 1,` and `2 on unit 2`; what is on trial is said first of releases, and of units the first."""
+    def say(self, one: Callable[[float], str], after: str = "", *, join: str = "; ") -> Say:
+        """`19 waiting on unit 1,` and `2 waiting on unit 2; over 64 ...`."""
         first, *others = [f"{one(value)} on {name}" for name, _, value in self.now]
-        return f"{first}{',' if others else '.'}", ", ".join(others)
+        rest = join.join(part for part in (", ".join(others), after) if part)
+        return Say(f"{first}{',' if rest else '.'}", f"{rest}." if rest else "")
 
 
 def values(frame: FrameView, name: str, group: str = "total") -> Values:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
 Values = Sequence[float | None]
+_LETTER = 0.035  # of a chart's width: what a mark's letter takes
 _PANEL = 0.78  # of its height that a panel draws on; the rest is for its name above
 
 
@@ -152,7 +153,8 @@ def _bar_trace(line: Line, at: list[str], unit: str) -> dict[str, Any]:
     return {"type": "bar", "name": line.name, "x": at, "y": list(line.values), "marker": marker, "hovertemplate": _hover(line.name, unit)}
 
 
-def _mark_shapes(marks: Sequence[Mark]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _mark_shapes(marks: Sequence[Mark], span: timedelta) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A line for each, and a letter; those that would stand on each other have one text, `C–E`."""
     shapes = [
         {
             "type": "line",
@@ -165,17 +167,23 @@ def _mark_shapes(marks: Sequence[Mark]) -> tuple[list[dict[str, Any]], list[dict
         }
         for mark in marks
     ]
+    groups: list[list[Mark]] = []
+    for mark in marks:
+        if groups and mark.at - groups[-1][-1].at < span * _LETTER:
+            groups[-1].append(mark)
+        else:
+            groups.append([mark])
     texts = [
         {
-            "x": iso(mark.at),
+            "x": iso(group[0].at + (group[-1].at - group[0].at) / 2),
             "yref": "paper",
             "y": 1,
             "yanchor": "bottom",
-            "text": mark.letter,
+            "text": group[0].letter if len(group) == 1 else f"{group[0].letter}–{group[-1].letter}",
             "showarrow": False,
             "font": {"size": 11, "color": "@ink-2"},
         }
-        for mark in marks
+        for group in groups
     ]
     return shapes, texts
 
@@ -240,7 +248,7 @@ def figure(
     else:
         data = [_line_trace(line, when, unit, kind == "area" and not line.thin) for line in lines]
     shown = [mark for mark in marks if at and at[0] <= mark.at <= at[-1]]
-    shapes, texts = _mark_shapes(shown)
+    shapes, texts = _mark_shapes(shown, at[-1] - at[0] if at else timedelta())
     highest = _top(lines, kind, limit, top)
     if limit and limit.value <= highest:
         shape, text = _limit_shapes(limit)

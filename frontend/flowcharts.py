@@ -25,7 +25,7 @@ BY_UNIT = (
     *("engine.preemptions", "engine.kv_transfer_bytes", "engine.kv_transfers", "engine.kv_expired"),
 )
 IN_TOTAL = ("remote_ratio", "local_ratio", "kv.failed", "kv.recomputed")
-_NOBODY = Say("No requests now.")
+_UNKNOWN = Say("No figures now.")
 _UNSAID = "The engines do not say"
 
 
@@ -50,43 +50,29 @@ def _alarm(stage: StageHead, metric: str, scale: float, unit: str) -> Limit | No
 def _queue(stage: StageHead, frame: FrameView, drawn: Sequence[Mark]) -> Chart:
     found, above = by_unit(stage, frame, "gauge.prefill_queue"), stage.queue_above
     limit = _alarm(stage, "prefill-queue", 1, "") or (None if above is None else Limit(above, f"local limit rises at {above:,}", soft=True))
-    say = Say("No figures now.")
-    if found.now:
-        strong, rest = found.say(lambda value: f"{value:,.0f} waiting")
-        more = "" if above is None else f"over {above:,} decode computes longer prompts itself"
-        say = Say(strong if rest or not more else strong.replace(".", ","), f"{'; '.join(part for part in (rest, more) if part)}.")
+    more = "" if above is None else f"over {above:,} decode computes longer prompts itself"
+    say = found.say(lambda value: f"{value:,.0f} waiting", more) if found.now else _UNKNOWN
     return chart("queue", TITLES["queue"], say, found.key, frame, found.lines, limit=limit, marks=drawn)
 
 
 def _wait(stage: StageHead, frame: FrameView, drawn: Sequence[Mark]) -> Chart:
     found = by_release(stage, frame, "queue.p99", 1000)
-    say = _NOBODY
-    if found.now:
-        strong, rest = found.say(lambda value: f"{value:,.0f} ms")
-        say = Say(strong, f"{rest + ' ' if rest else ''}in the router, before a prefill replica takes the request.")
+    where = "in the router, before a prefill replica takes the request"
+    say = found.say(lambda value: f"{value:,.0f} ms", where, join=", ") if found.now else Say("No requests now.")
     return chart("wait", TITLES["wait"], say, found.key, frame, found.lines, unit="ms", marks=drawn)
 
 
 def _waiting(stage: StageHead, frame: FrameView, drawn: Sequence[Mark]) -> Chart:
     found, running = by_unit(stage, frame, "gauge.waiting"), by_unit(stage, frame, "gauge.running")
-    say = Say("No figures now.")
-    if found.now:
-        strong, rest = found.say(lambda value: f"{value:,.0f} waiting")
-        runs = " and ".join(f"{value:,.0f}" for _, _, value in running.now)
-        say = Say(strong, f"{rest}; running: {runs}." if rest and runs else f"{rest}." if rest else f"Running: {runs}." if runs else "")
+    runs = " and ".join(f"{value:,.0f}" for _, _, value in running.now)
+    say = found.say(lambda value: f"{value:,.0f} waiting", f"running: {runs}" if runs else "") if found.now else _UNKNOWN
     return chart("waiting", TITLES["waiting"], say, found.key, frame, found.lines, empty=f"{_UNSAID} who waits", marks=drawn)
 
 
 def _kv(stage: StageHead, frame: FrameView, drawn: Sequence[Mark]) -> Chart:
     found = by_unit(stage, frame, "gauge.kv_use", 100)
     limit = _alarm(stage, "kv-use", 100, "%") or Limit(90, "preemption near 90%", soft=True)
-    say = Say("No figures now.")
-    if found.now:
-        strong, rest = found.say(lambda value: f"{value:,.0f}%")
-        said = _preempted(stage, frame)
-        say = Say(
-            strong.replace(".", ",") if said else strong, f"{'; '.join(part for part in (rest, said) if part)}." if rest or said else ""
-        )
+    say = found.say(lambda value: f"{value:,.0f}%", _preempted(stage, frame)) if found.now else _UNKNOWN
     return chart("kv", TITLES["kv"], say, found.key, frame, found.lines, unit="%", limit=limit, marks=drawn, top=100.0)
 
 
@@ -101,11 +87,8 @@ def _transfer(stage: StageHead, frame: FrameView, by_units: FrameView, whole: Fr
     found = by_release(stage, frame, "transfer.p99", 1000)
     say = Say("No transfers now.")
     if found.now:
-        strong, rest = found.say(lambda value: f"{value:,.0f} ms")
-        each = _each(stage, by_units)
-        say = Say(
-            strong, f"{'; '.join(part for part in (rest, each) if part)}{'. ' if rest or each else ''}{_lost(stage, by_units, whole)}"
-        )
+        after = (_each(stage, by_units), _lost(stage, by_units, whole))
+        say = found.say(lambda value: f"{value:,.0f} ms", "; ".join(part for part in after if part))
     return chart("transfer", TITLES["transfer"], say, found.key, frame, found.lines, unit="ms", empty="No KV was moved", marks=drawn)
 
 
@@ -124,15 +107,13 @@ def _lost(stage: StageHead, by_units: FrameView, whole: FrameView) -> str:
     expired = _of_units(stage, by_units, "engine.kv_expired")
     leases = "" if expired is None else f"{expired:,.0f} leases expired, "
     fine = ": fine" if not (failed or again or expired) else ""
-    return f"{failed:,.0f} failed, {leases}{again:,.0f} recomputed in this range{fine}."
+    return f"{failed:,.0f} failed, {leases}{again:,.0f} recomputed in this range{fine}"
 
 
 def _moved(stage: StageHead, frame: FrameView, drawn: Sequence[Mark]) -> Chart:
     found = by_unit(stage, frame, "engine.kv_transfer_bytes", 1e-6)
-    say = Say("No figures now.")
-    if found.now:
-        strong, rest = found.say(lambda value: f"{format_bytes(value * 1e6)}/s")
-        say = Say(strong, f"{rest + ', ' if rest else ''}from prefill to decode, as the engines count it.")
+    how = "from prefill to decode, as the engines count it"
+    say = found.say(lambda value: f"{format_bytes(value * 1e6)}/s", how, join=", ") if found.now else _UNKNOWN
     return chart("moved", TITLES["moved"], say, found.key, frame, found.lines, unit="MB/s", empty=f"{_UNSAID} what they move", marks=drawn)
 
 

@@ -109,6 +109,15 @@ def test_figures_name_tokens_and_draw_marks_and_limits() -> None:
     assert figure["layout"]["yaxis"]["range"][1] > 9
 
 
+def test_marks_that_would_stand_on_each_other_share_a_text() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    at = [now + timedelta(minutes=i) for i in range(61)]
+    marks = [Mark(letter, now + timedelta(minutes=minute), "x") for letter, minute in zip("ABCD", (10, 40, 41, 42.5), strict=True)]
+    layout = charts.figure(at, [Line("a", "base", [1.0] * 61)], marks=marks)["layout"]
+    assert [(text["text"], text["x"][11:16]) for text in layout["annotations"]] == [("A", "00:10"), ("B–D", "00:41")]
+    assert len(layout["shapes"]) == 4
+
+
 def test_a_limit_far_above_does_not_flatten_what_is_measured_when_it_is_advice() -> None:
     at = [datetime(2026, 1, 1, tzinfo=UTC)]
     soft = charts.figure(at, [Line("a", "base", [1.0])], limit=Limit(90, "near 90", soft=True))

@@ -136,7 +136,7 @@ def test_the_stage_carries_its_figures_and_its_range(person: Client) -> None:
     assert "Clients who left: 11, not errors." in said["errors"]
     assert "over 64 decode computes longer prompts itself" in said["queue"]
     assert "no preemption in this range" in said["kv"]
-    assert "108 MB each in the mean. 0 failed, 0 leases expired, 0 recomputed in this range: fine." in said["transfer"]
+    assert "108 MB each in the mean; 0 failed, 0 leases expired, 0 recomputed in this range: fine." in said["transfer"]
     assert "2P1D in force, 3P1D advised." in said["share"]
     good = next(chart for chart in figures if chart["id"] == "goodput")
     assert "a second for each of its 72 on release 8" in good["say"]["strong"]
