@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from django.contrib.auth.models import User
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.permissions import IsAuthenticated
@@ -15,8 +16,9 @@ from denvweb.api import StrictSerializer, schema_of
 from denvweb.auth import via_of
 from denvweb.core import wire
 from frontend.api.channels import IsAdministrator
-from frontend.models import SlackApp
+from frontend.models import SlackApp, SlackUser
 from frontend.slack.app import slack_app_set
+from frontend.slack.people import Caller, unlink
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,4 +58,42 @@ class SlackAppEndpoint(APIView):
         wanted = SlackAppRequest(data=request.data)
         wanted.is_valid(raise_exception=True)
         slack_app_set(**wanted.validated_data, actor=request.user.get_username(), via=via_of(request))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+@dataclass(frozen=True, slots=True)
+class SlackLink:
+    """An account in Slack that acts with one's roles."""
+
+    id: str  # of the workspace and of the account there
+    team: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlackLinks:
+    """One's own."""
+
+    results: tuple[SlackLink, ...]
+
+
+class SlackLinksView(APIView):
+    """GET /slack/links."""
+
+    @extend_schema(responses=schema_of(SlackLinks), operation_id="slack_links_list")
+    def get(self, request: Request) -> Response:
+        """One's own accounts in Slack. They are linked from there: `/denv status` answers with a link that is good once."""
+        rows = SlackUser.objects.filter(account=request.user.pk).order_by("team", "user")
+        return Response(wire.to_plain(SlackLinks(tuple(SlackLink(f"{row.team}.{row.user}", row.team, row.user) for row in rows))))
+
+
+class SlackLinkView(APIView):
+    """DELETE /slack/links/ID."""
+
+    @extend_schema(responses={204: None}, operation_id="slack_link_delete")
+    def delete(self, request: Request, id: str) -> Response:
+        """That Slack account is nobody here any more."""
+        team, _, user = id.partition(".")
+        assert isinstance(request.user, User)  # the permission classes let nobody else through
+        unlink(Caller(team, user), account=request.user, via=via_of(request))
         return Response(status=status.HTTP_204_NO_CONTENT)

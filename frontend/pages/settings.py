@@ -102,7 +102,7 @@ def _channel_delete(request: PageRequest, form: QueryDict) -> None:
 
 
 def _slack_unlink(request: PageRequest, form: QueryDict) -> None:
-    unlink(Caller(form.get("team", ""), form.get("user", "")), account=person(request))
+    unlink(Caller(form.get("team", ""), form.get("user", "")), account=person(request), via="ui")
 
 
 def _freeze_make(request: PageRequest, form: QueryDict) -> None:

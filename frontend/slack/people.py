@@ -67,10 +67,10 @@ def link_redeem(token: str, *, account: User) -> Caller:
     return caller
 
 
-def unlink(caller: Caller, *, account: User) -> None:
+def unlink(caller: Caller, *, account: User, via: str) -> None:
     """The Slack user is nobody here any more."""
     with transaction.atomic():
         if not SlackUser.objects.filter(team=caller.team, user=caller.user, account=account).delete()[0]:
             raise NotFoundError("This Slack account is not linked.")
         sentence = f"{account.get_username()} unlinked {caller.words}"
-        event_append(kind="slack.unlinked", sentence=sentence, actor=account.get_username(), via="slack")
+        event_append(kind="slack.unlinked", sentence=sentence, actor=account.get_username(), via=via)

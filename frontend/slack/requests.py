@@ -47,7 +47,7 @@ def _command(caller: Caller, text: str) -> dict[str, Any]:
         if verb.lower() == "status":
             return only_you(acts.status_text(user, rest.strip().strip("`")))
         if verb.lower() == "unlink":
-            unlink(caller, account=user)
+            unlink(caller, account=user, via="slack")
             return only_you(answers.FORGOTTEN)
         done = acts.fulfil(user, acts.parse_command(text))
     except DenvError as error:

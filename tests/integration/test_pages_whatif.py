@@ -57,6 +57,16 @@ def test_what_is_given_is_brought_into_the_sliders_range() -> None:
     assert form["itl"].value == 60.0
 
 
+def test_the_api_gives_the_same_answer_and_says_what_it_was_asked(person: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("frontend.api.whatif.access_stage", lambda user, stage: None)
+    monkeypatch.setattr("frontend.api.whatif.sizing_ground", samples.ground)
+    found = person.get(f"/api/v1{PAGE}", {"rate": "120"}).json()
+    assert (found["asked"]["rate"], found["asked"]["isl"], found["refusal"]) == (120.0, 4000.0, "")
+    assert found["in_force"]["shape"] == "2 units of 2P1D on 144 GPUs (prefill 4, decode 64 a replica)"
+    assert [point["meets"] for point in found["advised"]["at"]][0] and found["advised"]["carries_per_s"] >= 120
+    assert person.get(f"/api/v1{PAGE}", {"rate": "much"}).json()["fields"] == {"rate": ["A valid number is required."]}
+
+
 def test_a_stage_without_a_release_says_so(person: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(*, stage: str) -> None:
         raise ConflictError(f"{stage} has no release yet; there is no shape to look at", code="no-release")

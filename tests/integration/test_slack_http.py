@@ -14,6 +14,7 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 
+from denvweb.auth import token_create
 from denvweb.models import Grant
 from frontend import delivery
 from frontend.models import SlackReply, SlackUser
@@ -78,6 +79,17 @@ def test_a_stranger_is_told_how_to_become_known(slack: Slack, client: Client) ->
     assert account_of(Caller(TEAM, ANN)) == ann, "a link is good once"
     assert slack.command("status") == "There are no stages yet."
     assert slack.command("unlink").startswith("Forgotten") and account_of(Caller(TEAM, ANN)) is None
+
+
+def test_one_unlinks_ones_own_account_over_the_api(slack: Slack) -> None:
+    for name, user in (("ann", ANN), ("eve", EVE)):
+        SlackUser.objects.create(team=TEAM, user=user, account=User.objects.create_user(name))
+    api = Client(headers={"authorization": f"Bearer {token_create(user=User.objects.get(username='ann'))}"})
+    assert [row["id"] for row in api.get("/api/v1/slack/links").json()["results"]] == [f"{TEAM}.{ANN}"]
+    assert api.delete(f"/api/v1/slack/links/{TEAM}.{EVE}").status_code == 404
+    assert api.delete(f"/api/v1/slack/links/{TEAM}.{ANN}").status_code == 204
+    assert list(SlackUser.objects.values_list("user", flat=True)) == [EVE]
+    assert Event.objects.latest("seq").via == "api"
 
 
 def test_a_link_is_good_for_ten_minutes_and_only_as_it_was_given(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
