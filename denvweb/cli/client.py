@@ -140,7 +140,7 @@ class Client:
             with self._http.stream("GET", f"/api/v1/{path}", params=_given(params), timeout=_STREAM_TIMEOUT_S) as response:
                 if not response.is_success:
                     response.read()
-                    raise _error_of(response)
+                    raise _refusal(response, path, params)
                 for line in response.iter_lines():
                     key, _, value = line.partition(": ")
                     if key == "event":
@@ -169,10 +169,7 @@ class Client:
             ) from error
         if response.is_success:
             return response
-        refusal = _error_of(response)
-        if isinstance(refusal, MissingError):
-            refusal.path, refusal.params = path, {**options.get("params", {}), **options.get("json", {})}
-        raise refusal
+        raise _refusal(response, path, {**options.get("params", {}), **options.get("json", {})})
 
     def _decode(self, response: httpx.Response, into: type[T]) -> T:
         try:
@@ -183,6 +180,14 @@ class Client:
 
 def _given(values: Mapping[str, object]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None and value != ""}
+
+
+def _refusal(response: httpx.Response, path: str, params: Mapping[str, object]) -> DenvError:
+    """The server's error, which knows what was asked for where there is no such thing."""
+    refusal = _error_of(response)
+    if isinstance(refusal, MissingError):
+        refusal.path, refusal.params = path, params
+    return refusal
 
 
 def _error_of(response: httpx.Response) -> DenvError:
