@@ -10,6 +10,7 @@ import time
 import webbrowser
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -24,6 +25,7 @@ from denvweb.local import demo, embedded, programs
 from denvweb.local.children import Children, end_leftovers
 from denvweb.local.home import Home
 from fleets.agent.cleanup import kill_leftovers
+from fleets.domain.views import NodeStanding
 from releases.domain.views import StageView
 
 _ROUND_S = 0.25
@@ -51,7 +53,7 @@ class Up:
         self.config, self.home = config, home
         self.url = f"http://127.0.0.1:{config.port}"
         self.children = Children(home.logs, home.run / "children.json")
-        self.began_mono_s = time.monotonic()
+        self.began_mono_s, self.began_at = time.monotonic(), datetime.now(UTC)
         self.client: Client | None = None
 
     def say(self, text: str) -> None:
@@ -133,9 +135,15 @@ class Up:
                 self.say("release 1 of ds-flash accepted; two serving units start")
             return
         view = next((stage for stage in stages if stage.stage == demo.STAGE), None)
-        if view and view.endpoint and view.units_ready and view.releases and "traffic" not in self.children:
+        if view and view.endpoint and view.units_ready and view.releases and "traffic" not in self.children and self._reported():
             self.children.start(programs.replay(stage=demo.STAGE, trace=demo.trace_path(), speed=demo.SPEED, home=self.home))
             self.say(f"{demo.STAGE} serves at {view.endpoint}; a real trace is replayed against it (simulated engines)")
+
+    def _reported(self) -> bool:
+        """Whether every node that has something to run has said how it is since this start: what is known from before is over."""
+        assert self.client is not None
+        nodes = self.client.get_pages("nodes", NodeStanding, cursor="after", most=sys.maxsize)
+        return all(node.last_report_at is not None and node.last_report_at > self.began_at for node in nodes if node.used)
 
     def _start_router(self, stage: str, port: int) -> None:
         if f"router-{stage.replace('/', '-')}" not in self.children:
