@@ -2,7 +2,7 @@
 // Paused by the Live button or while the tab is hidden; when the server does not answer, the page says since when and goes on trying.
 (() => {
   'use strict';
-  const EVERY_MS = 2000, AFTER_EVENT_MS = 150, LOST_AFTER_MS = 5000, LISTEN_AGAIN_MS = [2000, 60000], SAY_MS = 10000, LOST_TICKS_MAX = 8;
+  const EVERY_MS = 2000, AFTER_EVENT_MS = 150, LOST_AFTER_MS = 4000, LISTEN_AGAIN_MS = [2000, 60000], SAY_MS = 10000, LOST_TICKS_MAX = 8;
   const main = document.querySelector('[data-living]');
   const every = Number(main?.dataset.every || 1);   // a heavy page looks at its clock's every so many-th stroke, and at each event as any other
   const note = document.getElementById('offline');
