@@ -80,6 +80,8 @@ def weigh(verdict: AlarmVerdict) -> Evidence:
     )
 
 
-def table(verdicts: Sequence[AlarmVerdict]) -> tuple[Evidence, ...]:
-    """All rows; of synthetic requests only what was counted."""
+def table(verdicts: Sequence[AlarmVerdict], *, ended: bool) -> tuple[Evidence, ...]:
+    """All rows; of synthetic requests only what was counted. None of a rollout that has ended without a request to judge it by."""
+    if ended and not any(verdict.n for verdict in verdicts):
+        return ()
     return tuple(weigh(verdict) for verdict in verdicts if verdict.n or not verdict.synthetic)

@@ -46,7 +46,7 @@ def rollout(request: PageRequest, id: str) -> HttpResponse:
             "model": model,
             "name": name,
             "rail": steps(view, now),
-            "evidence": evidence.table(view.verdicts),
+            "evidence": evidence.table(view.verdicts, ended=not view.active),
             "synthetic": synthetic_text(view.verdicts),
             "took": units.format_duration((view.ended_at - view.started_at).total_seconds()) if view.ended_at else "",
             "buttons": (may := buttons(view, actions_of(request.user, model), refused=own_approval(request.user, view))),

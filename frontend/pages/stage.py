@@ -124,7 +124,7 @@ def _rollout_context(stage: StageView, now: datetime) -> dict[str, Any]:
     return {
         "rollout": rollout,
         "rail": steps(rollout, now),
-        "evidence": evidence.table(rollout.verdicts),
+        "evidence": evidence.table(rollout.verdicts, ended=not rollout.active),
         "synthetic": synthetic_text(rollout.verdicts),
     }
 

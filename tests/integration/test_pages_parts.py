@@ -40,6 +40,14 @@ def test_the_limit_stands_at_one_height() -> None:
         assert _points(spark.paths([limit, limit], limit)[0]) == [(0, spark.LIMIT_Y), (1, spark.LIMIT_Y)]
 
 
+def test_a_rollout_that_ended_without_a_request_has_no_evidence_to_show() -> None:
+    verdicts = samples.held_stage().rollout.verdicts  # type: ignore[union-attr]  # there is one
+    unasked = [replace(verdict, n=0) for verdict in verdicts]
+    assert evidence.table(unasked, ended=True) == ()
+    assert len(evidence.table(unasked, ended=False)) == len([verdict for verdict in verdicts if not verdict.synthetic])
+    assert len(evidence.table(verdicts, ended=True)) == len(verdicts)
+
+
 def test_a_gap_in_the_figures_is_a_gap_in_the_line() -> None:
     drawn = spark.draw([None, 0.1, 0.2, None, 0.2, 0.1, None], [], 1.0, "x")
     assert [x for x, _ in _points(drawn.base)] == [1, 2, 4, 5]
