@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from django.contrib.auth.models import User
 from django.urls import URLPattern, path
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
@@ -14,9 +13,10 @@ from rest_framework.views import APIView
 
 from denvweb.access import roles_of
 from denvweb.api import StrictSerializer, schema_of
-from denvweb.auth import via_of
+from denvweb.auth import user_of, via_of
 from denvweb.core import wire
 from denvweb.idempotency import idempotent_secret
+from denvweb.listing import LatestQuery, NamesQuery, by_name, by_time, time_key
 from denvweb.models import ApiToken
 from frontend.accounts.sessions import SessionView, session_end, sessions_of
 from frontend.accounts.tokens import TokenView, token_make, token_revoke, tokens_of
@@ -82,18 +82,15 @@ class MeEndpoint(APIView):
         return Response(wire.to_plain(MeView(request.user.get_username(), bool(request.user.is_superuser), roles_of(request.user))))
 
 
-def _user(request: Request) -> User:
-    assert isinstance(request.user, User)  # the permission classes let nobody else through
-    return request.user
-
-
 class TokensEndpoint(APIView):
     """GET and POST /tokens."""
 
-    @extend_schema(responses=schema_of(TokensPage), operation_id="tokens_list")
+    @extend_schema(parameters=[LatestQuery], responses=schema_of(TokensPage), operation_id="tokens_list")
     def get(self, request: Request) -> Response:
         """Tokens that are not revoked, newest first."""
-        return Response(wire.to_plain(TokensPage(tokens_of(_user(request)))))
+        return Response(
+            wire.to_plain(TokensPage(*by_time(tokens_of(user_of(request)), request, lambda token: time_key(token.created_at, token.id))))
+        )
 
     @extend_schema(request=TokenRequest, responses={201: schema_of(NewTokenView)}, operation_id="token_create")
     @idempotent_secret
@@ -101,7 +98,7 @@ class TokensEndpoint(APIView):
         """Make a token that acts for the caller; a router's needs an administrator."""
         wanted = TokenRequest(data=request.data)
         wanted.is_valid(raise_exception=True)
-        text = token_make(user=_user(request), **wanted.validated_data, via=via_of(request))
+        text = token_make(user=user_of(request), **wanted.validated_data, via=via_of(request))
         return Response(wire.to_plain(NewTokenView(token=text, scope=wanted.validated_data["scope"])), status=status.HTTP_201_CREATED)
 
 
@@ -111,18 +108,21 @@ class TokenEndpoint(APIView):
     @extend_schema(responses={204: None}, operation_id="token_revoke")
     def delete(self, request: Request, id: str) -> Response:
         """Take a token back; it is good for nothing from now on, a router's within ten seconds."""
-        token_revoke(id=id, user=_user(request), via=via_of(request))
+        token_revoke(id=id, user=user_of(request), via=via_of(request))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
 class SessionsEndpoint(APIView):
     """GET /sessions."""
 
-    @extend_schema(responses=schema_of(SessionsPage), operation_id="sessions_list")
+    @extend_schema(parameters=[LatestQuery], responses=schema_of(SessionsPage), operation_id="sessions_list")
     def get(self, request: Request) -> Response:
         """Browsers in which the caller is signed in."""
         key = request.session.session_key if hasattr(request, "session") else None
-        return Response(wire.to_plain(SessionsPage(sessions_of(_user(request), current_key=key))))
+        found = sessions_of(user_of(request), current_key=key)
+        return Response(
+            wire.to_plain(SessionsPage(*by_time(found, request, lambda one: time_key(one.signed_in_at or one.expires_at, one.id))))
+        )
 
 
 class SessionEndpoint(APIView):
@@ -131,17 +131,17 @@ class SessionEndpoint(APIView):
     @extend_schema(responses={204: None}, operation_id="session_end")
     def delete(self, request: Request, id: str) -> Response:
         """Sign a browser of one's own out."""
-        session_end(id=id, user=_user(request), via=via_of(request))
+        session_end(id=id, user=user_of(request), via=via_of(request))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
 class IdentitiesEndpoint(APIView):
     """GET /identities."""
 
-    @extend_schema(responses=schema_of(IdentitiesPage), operation_id="identities_list")
+    @extend_schema(parameters=[NamesQuery], responses=schema_of(IdentitiesPage), operation_id="identities_list")
     def get(self, request: Request) -> Response:
         """Who the caller is at the OpenID Connect provider."""
-        return Response(wire.to_plain(IdentitiesPage(identities_of(_user(request)))))
+        return Response(wire.to_plain(IdentitiesPage(*by_name(identities_of(user_of(request)), request, lambda one: one.id))))
 
 
 class IdentityEndpoint(APIView):
@@ -150,7 +150,7 @@ class IdentityEndpoint(APIView):
     @extend_schema(responses={204: None}, operation_id="identity_unlink")
     def delete(self, request: Request, id: str) -> Response:
         """Sign in that way no longer; refused when it is the only one."""
-        identity_unlink(id=id, account=_user(request), via=via_of(request))
+        identity_unlink(id=id, account=user_of(request), via=via_of(request))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.contrib.auth.models import User
 from django.urls import URLPattern, path
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
@@ -14,9 +13,10 @@ from rest_framework.views import APIView
 
 from denvweb.access import Role, access_model
 from denvweb.api import StrictSerializer, schema_of
-from denvweb.auth import via_of
+from denvweb.auth import user_of, via_of
 from denvweb.core import wire
 from denvweb.idempotency import idempotent
+from denvweb.listing import NamesQuery, by_name
 from frontend.accounts.roles import GrantView, grant_give, grant_take, grants_of, policies, policy_set
 
 
@@ -50,18 +50,14 @@ class PolicyRequest(StrictSerializer):
     approver_differs = serializers.BooleanField()
 
 
-def _user(request: Request) -> User:
-    assert isinstance(request.user, User)  # the permission classes let nobody else through
-    return request.user
-
-
 class GrantsEndpoint(APIView):
     """GET and POST /grants."""
 
-    @extend_schema(responses=schema_of(GrantsPage), operation_id="grants_list")
+    @extend_schema(parameters=[NamesQuery], responses=schema_of(GrantsPage), operation_id="grants_list")
     def get(self, request: Request) -> Response:
         """The roles that the caller may change."""
-        return Response(wire.to_plain(GrantsPage(grants_of(_user(request)))))
+        found = by_name(grants_of(user_of(request)), request, lambda one: f"{one.model} {one.user} {one.role} {one.group}")
+        return Response(wire.to_plain(GrantsPage(*found)))
 
     @extend_schema(request=GrantRequest, responses={201: schema_of(GrantView)}, operation_id="grant_create")
     @idempotent
@@ -70,7 +66,7 @@ class GrantsEndpoint(APIView):
         wanted = GrantRequest(data=request.data)
         wanted.is_valid(raise_exception=True)
         name, model, role = (wanted.validated_data[field] for field in ("user", "model", "role"))
-        given = grant_give(name=name, model=model, role=role, by=_user(request), via=via_of(request))
+        given = grant_give(name=name, model=model, role=role, by=user_of(request), via=via_of(request))
         return Response(wire.to_plain(given), status=status.HTTP_201_CREATED)
 
 
@@ -80,7 +76,7 @@ class GrantEndpoint(APIView):
     @extend_schema(responses={204: None}, operation_id="grant_delete")
     def delete(self, request: Request, id: int) -> Response:
         """Take a role away."""
-        grant_take(id=id, by=_user(request), via=via_of(request))
+        grant_take(id=id, by=user_of(request), via=via_of(request))
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
@@ -99,7 +95,7 @@ class PolicyEndpoint(APIView):
         wanted = PolicyRequest(data=request.data)
         wanted.is_valid(raise_exception=True)
         differs = wanted.validated_data["approver_differs"]
-        policy_set(model=policy_model, approver_differs=differs, by=_user(request), via=via_of(request))
+        policy_set(model=policy_model, approver_differs=differs, by=user_of(request), via=via_of(request))
         return Response(wire.to_plain(PolicyView(policy_model, differs)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NoReturn, TypeVar
 
@@ -22,6 +22,25 @@ class ListQuery(serializers.Serializer[Any]):
     """`?limit=50`: what every list takes. Those below add their filters; one that is left out, or empty, filters nothing."""
 
     limit = serializers.IntegerField(default=50, min_value=1, max_value=MOST_PER_PAGE, help_text="how many, at most")
+
+
+def _cursor() -> serializers.CharField:
+    """As it was given, blanks at its ends and all."""
+    return serializers.CharField(default="", allow_blank=True, trim_whitespace=False, max_length=300, help_text="`next` of the page before")
+
+
+class NamesQuery(ListQuery):
+    """A list that is short as a rule, in the order of names: a page holds all that most installations have."""
+
+    limit = serializers.IntegerField(default=MOST_PER_PAGE, min_value=1, max_value=MOST_PER_PAGE, help_text="how many, at most")
+    after = _cursor()
+
+
+class LatestQuery(ListQuery):
+    """The same, newest first."""
+
+    limit = serializers.IntegerField(default=MOST_PER_PAGE, min_value=1, max_value=MOST_PER_PAGE, help_text="how many, at most")
+    before = _cursor()
 
 
 class WordField(serializers.CharField):
@@ -77,6 +96,25 @@ def checked(query: type[serializers.Serializer[Any]], request: Request) -> dict[
     checker = query(data=request.query_params.dict())
     checker.is_valid(raise_exception=True)
     return dict(checker.validated_data)
+
+
+def by_name(rows: Iterable[T], request: Request, key: Callable[[T], str]) -> tuple[tuple[T, ...], str | None]:
+    """A page (NamesQuery) of a list that was read whole, and its `next`; `key` is unique. A row that is gone by now is no matter."""
+    wanted = checked(NamesQuery, request)
+    left = sorted((row for row in rows if key(row) > wanted["after"]), key=key)
+    return cut(left, wanted["limit"], key)
+
+
+def time_key(at: datetime, id: str) -> str:
+    """A key of rows that are in the order of a time."""
+    return f"{at.astimezone(UTC):%Y%m%dT%H%M%S.%f}.{id}"
+
+
+def by_time(rows: Iterable[T], request: Request, key: Callable[[T], str]) -> tuple[tuple[T, ...], str | None]:
+    """The same with the last one first (LatestQuery); `key` is a `time_key`."""
+    wanted = checked(LatestQuery, request)
+    left = sorted((row for row in rows if not wanted["before"] or key(row) < wanted["before"]), key=key, reverse=True)
+    return cut(left, wanted["limit"], key)
 
 
 def cut(found: Sequence[T], limit: int, cursor: Callable[[T], object]) -> tuple[tuple[T, ...], str | None]:

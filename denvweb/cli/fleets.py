@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 from click.shell_completion import CompletionItem
 
@@ -75,7 +77,7 @@ def show(fleet: str, as_json: bool) -> None:
 
 
 def _show(fleet: str | None, as_json: bool) -> None:
-    found = Client().get_list("fleets", FleetMap)
+    found = Client().get_pages("fleets", FleetMap, cursor="after", most=sys.maxsize)
     if fleet:
         found = [view for view in found if view.fleet == fleet]
         if not found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
@@ -25,7 +26,7 @@ def freeze() -> None:
 @json_option
 def list_windows(as_json: bool) -> None:
     """All freeze windows, and which are on now."""
-    found = Client().get_list("freeze-windows", FreezeWindowView)
+    found = Client().get_pages("freeze-windows", FreezeWindowView, cursor="after", most=sys.maxsize)
     if as_json:
         echo_json(found)
         return

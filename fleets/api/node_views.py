@@ -90,6 +90,15 @@ class NodesView(APIView):
         return Response(wire.to_plain(NodesPage(*cut(found, limit, lambda node: node.node))))
 
 
+class NodeView(APIView):
+    """GET /nodes/{name}."""
+
+    @extend_schema(operation_id="nodes_retrieve", responses=schema_of(NodeStanding))
+    def get(self, request: Request, name: str) -> Response:
+        """One node: its state, its GPUs, its last report and what is wrong with it."""
+        return Response(wire.to_plain(node_standing(node=name)))
+
+
 class CordonView(APIView):
     """POST /nodes/{name}/cordon."""
 

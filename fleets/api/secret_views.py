@@ -16,6 +16,7 @@ from denvweb.auth import via_of
 from denvweb.core import wire
 from denvweb.core.errors import ForbiddenError, NotFoundError
 from denvweb.idempotency import idempotent
+from denvweb.listing import NamesQuery, by_name
 from fleets.domain.views import SecretView as Stored
 from fleets.selectors import secret_names, secrets_view
 from fleets.services import secret_remove, secret_set
@@ -49,12 +50,12 @@ def _access(request: Request, model: str) -> None:
 class SecretsView(APIView):
     """GET and POST /secrets."""
 
-    @extend_schema(responses=schema_of(SecretsPage), operation_id="secrets_list")
+    @extend_schema(parameters=[NamesQuery], responses=schema_of(SecretsPage), operation_id="secrets_list")
     def get(self, request: Request) -> Response:
         """The secrets that the caller may set, without their values."""
         user = request.user
         mine = [one for one in secrets_view() if user.is_superuser or Action.ADMIN in actions_of(user, one.model)]
-        return Response(wire.to_plain(SecretsPage(tuple(mine))))
+        return Response(wire.to_plain(SecretsPage(*by_name(mine, request, lambda one: one.name))))
 
     @extend_schema(request=schema_of(SecretBody), responses={200: schema_of(Stored), 201: schema_of(Stored)}, operation_id="secret_set")
     @idempotent

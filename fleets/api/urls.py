@@ -6,7 +6,7 @@ from django.urls import URLPattern, path
 
 from fleets.api.key_views import ApiKeysView, ApiKeyView, KeysRequiredView
 from fleets.api.log_views import logs
-from fleets.api.node_views import CordonView, DrainPlanView, DrainView, JoinTokensView, NodesView, ThawView, UncordonView
+from fleets.api.node_views import CordonView, DrainPlanView, DrainView, JoinTokensView, NodesView, NodeView, ThawView, UncordonView
 from fleets.api.placement_views import DefragView, StagePlacementView
 from fleets.api.secret_views import SecretsView, SecretView
 from fleets.api.views import FleetDetailView, FleetListView
@@ -17,6 +17,7 @@ urlpatterns: list[URLPattern] = [
     path("fleets/<str:name>/thaw", ThawView.as_view()),
     path("join-tokens", JoinTokensView.as_view()),
     path("nodes", NodesView.as_view()),
+    path("nodes/<str:name>", NodeView.as_view()),
     path("nodes/<str:name>/cordon", CordonView.as_view()),
     path("nodes/<str:name>/drain", DrainView.as_view()),
     path("nodes/<str:name>/drain-plan", DrainPlanView.as_view()),

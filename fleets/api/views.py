@@ -12,13 +12,14 @@ from rest_framework.views import APIView
 from denvweb.api import schema_of
 from denvweb.core import wire
 from denvweb.core.errors import NotFoundError
+from denvweb.listing import NamesQuery, by_name
 from fleets.domain.views import FleetMap
-from fleets.selectors import fleet_maps
+from fleets.selectors import fleet_maps, fleet_names
 
 
 @dataclass(frozen=True, slots=True)
 class FleetMapPage:
-    """All fleets."""
+    """Fleets by name; `next` is the `after` of the next page."""
 
     results: tuple[FleetMap, ...]
     next: str | None = None
@@ -27,10 +28,11 @@ class FleetMapPage:
 class FleetListView(APIView):
     """All fleets."""
 
-    @extend_schema(operation_id="fleets_list", responses=schema_of(FleetMapPage))
+    @extend_schema(operation_id="fleets_list", parameters=[NamesQuery], responses=schema_of(FleetMapPage))
     def get(self, request: Request) -> Response:
         """Every fleet as a map of its GPUs."""
-        return Response(wire.to_plain(FleetMapPage(fleet_maps())))
+        names, following = by_name(fleet_names(), request, str)
+        return Response(wire.to_plain(FleetMapPage(fleet_maps(names=names), following)))
 
 
 class FleetDetailView(APIView):

@@ -1,6 +1,6 @@
 """What the fleets app answers: every value is a view, and costs a fixed number of queries whatever its size."""
 
-from fleets.selectors.fleets import fleet_maps, fleet_views
+from fleets.selectors.fleets import fleet_maps, fleet_names, fleet_views
 from fleets.selectors.heads import fleet_heads, unit_heads, unit_releases, weights_view
 from fleets.selectors.keys import keys_view
 from fleets.selectors.loads import UnitsLoad, units_load
@@ -23,6 +23,7 @@ __all__ = [
     "drain_plan",
     "fleet_heads",
     "fleet_maps",
+    "fleet_names",
     "fleet_totals",
     "fleet_views",
     "keys_view",

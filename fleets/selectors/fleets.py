@@ -107,6 +107,11 @@ class _Loaded:
             yield domain, self.nodes[domain]
 
 
+def fleet_names() -> tuple[str, ...]:
+    """By name."""
+    return tuple(sorted(set(Domain.objects.values_list("fleet_id", flat=True))))
+
+
 def fleet_views(*, names: Sequence[str] | None = None) -> tuple[FleetView, ...]:
     """Fleets as placement sees them, in the order of `names` (unknown ones are left out), else by name."""
     loaded = _Loaded(names)

@@ -15,6 +15,7 @@ from denvweb.api import StrictSerializer, schema_of
 from denvweb.auth import via_of
 from denvweb.core import wire
 from denvweb.idempotency import idempotent_secret
+from denvweb.listing import NamesQuery, by_name
 from metrics.domain.views import ChannelView
 from metrics.selectors import channels_view
 from metrics.services import channel_create, channel_delete, channel_switch
@@ -66,10 +67,10 @@ class ChannelsView(APIView):
 
     permission_classes = [IsAuthenticated, IsAdministrator]
 
-    @extend_schema(responses=schema_of(ChannelsPage), operation_id="channels_list")
+    @extend_schema(parameters=[NamesQuery], responses=schema_of(ChannelsPage), operation_id="channels_list")
     def get(self, request: Request) -> Response:
         """Where notices go, and how many wait or did not arrive."""
-        return Response(wire.to_plain(ChannelsPage(channels_view())))
+        return Response(wire.to_plain(ChannelsPage(*by_name(channels_view(), request, lambda one: f"{one.name} {one.id}"))))
 
     @extend_schema(request=ChannelRequest, responses={201: schema_of(NewChannelView)}, operation_id="channel_create")
     @idempotent_secret

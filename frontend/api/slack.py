@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.contrib.auth.models import User
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
 from rest_framework.permissions import IsAuthenticated
@@ -13,8 +12,9 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from denvweb.api import StrictSerializer, schema_of
-from denvweb.auth import via_of
+from denvweb.auth import user_of, via_of
 from denvweb.core import wire
+from denvweb.listing import NamesQuery, by_name
 from frontend.api.channels import IsAdministrator
 from frontend.models import SlackApp, SlackUser
 from frontend.slack.app import slack_app_set
@@ -75,16 +75,18 @@ class SlackLinks:
     """One's own."""
 
     results: tuple[SlackLink, ...]
+    next: str | None
 
 
 class SlackLinksView(APIView):
     """GET /slack/links."""
 
-    @extend_schema(responses=schema_of(SlackLinks), operation_id="slack_links_list")
+    @extend_schema(parameters=[NamesQuery], responses=schema_of(SlackLinks), operation_id="slack_links_list")
     def get(self, request: Request) -> Response:
         """One's own accounts in Slack. They are linked from there: `/denv status` answers with a link that is good once."""
         rows = SlackUser.objects.filter(account=request.user.pk).order_by("team", "user")
-        return Response(wire.to_plain(SlackLinks(tuple(SlackLink(f"{row.team}.{row.user}", row.team, row.user) for row in rows))))
+        links = (SlackLink(f"{row.team}.{row.user}", row.team, row.user) for row in rows)
+        return Response(wire.to_plain(SlackLinks(*by_name(links, request, lambda link: link.id))))
 
 
 class SlackLinkView(APIView):
@@ -94,6 +96,5 @@ class SlackLinkView(APIView):
     def delete(self, request: Request, id: str) -> Response:
         """That Slack account is nobody here any more."""
         team, _, user = id.partition(".")
-        assert isinstance(request.user, User)  # the permission classes let nobody else through
-        unlink(Caller(team, user), account=request.user, via=via_of(request))
+        unlink(Caller(team, user), account=user_of(request), via=via_of(request))
         return Response(status=status.HTTP_204_NO_CONTENT)

@@ -15,6 +15,7 @@ from denvweb.access import access_stage
 from denvweb.api import schema_of
 from denvweb.core import wire
 from denvweb.listing import checked
+from denvweb.openapi import ErrorBody
 from fleets.domain.sizing.whatif import At, Curve
 from fleets.domain.sizing.whatif import what_if as ask
 from frontend import whatif
@@ -67,7 +68,9 @@ class WhatIfView:
 class WhatIfEndpoint(APIView):
     """GET /stages/MODEL/STAGE/what-if."""
 
-    @extend_schema(parameters=[WhatIfQuery], responses=schema_of(WhatIfView), operation_id="stages_what_if")
+    @extend_schema(
+        parameters=[WhatIfQuery], responses={200: schema_of(WhatIfView), 409: schema_of(ErrorBody)}, operation_id="stages_what_if"
+    )
     def get(self, request: Request, model: str, name: str) -> Response:
         """Simulates a few hundred requests at each load; `denv size` simulates more of them."""
         stage = f"{model}/{name}"

@@ -15,6 +15,7 @@ from denvweb.auth import via_of
 from denvweb.core import wire
 from denvweb.core.errors import NotFoundError
 from denvweb.idempotency import idempotent
+from denvweb.listing import NamesQuery, by_name, time_key
 from releases.domain.freeze_reader import FreezeRequest
 from releases.domain.views import FreezeWindowView
 from releases.selectors.freezes import freeze_window_view, freeze_windows_view
@@ -24,7 +25,7 @@ from releases.services.freezes import freeze_window_create, freeze_window_delete
 
 @dataclass(frozen=True, slots=True)
 class FreezeWindowsPage:
-    """All windows that the caller may see, oldest first."""
+    """The windows that the caller may see, oldest first."""
 
     results: tuple[FreezeWindowView, ...]
     next: str | None = None
@@ -33,11 +34,12 @@ class FreezeWindowsPage:
 class FreezeWindowsView(APIView):
     """All freeze windows."""
 
-    @extend_schema(operation_id="freeze_windows_list", responses=schema_of(FreezeWindowsPage))
+    @extend_schema(operation_id="freeze_windows_list", parameters=[NamesQuery], responses=schema_of(FreezeWindowsPage))
     def get(self, request: Request) -> Response:
         """When nothing goes forward, and whether that is now."""
         seen = seen_by(request.user)
-        return Response(wire.to_plain(FreezeWindowsPage(tuple(view for view in freeze_windows_view() if view.model in seen))))
+        found = (view for view in freeze_windows_view() if view.model in seen)
+        return Response(wire.to_plain(FreezeWindowsPage(*by_name(found, request, lambda one: time_key(one.created_at, one.id)))))
 
     @extend_schema(operation_id="freeze_windows_create", request=schema_of(FreezeRequest), responses={201: schema_of(FreezeWindowView)})
     @idempotent

@@ -139,6 +139,43 @@ def test_rollouts_releases_stages_and_events_are_filtered_and_paged(settings: An
     assert [row["stage"] for row in _pages(eve, "stages", "after", 2)] == keys[1:] and _pages(eve, "rollouts", "before", 5) == []
 
 
+def test_short_lists_have_pages_too_which_stay_right_when_rows_go(denv: Callable[..., Any]) -> None:
+    Demo(domains=1)
+    root = User.objects.create_superuser("root")
+    api = Client(headers={"authorization": f"Bearer {token_create(user=root, label='mine')}"})
+    for number in range(3):
+        token_create(user=root, label=f"t{number}")
+        for name in ("ann", "bea"):
+            user, _ = User.objects.get_or_create(username=name)
+            Grant.objects.get_or_create(user=user, model=f"m{number}", role="viewer", created_by="root")
+        window = {"zone": "UTC", "reason": f"w{number}", "begins_at": "2030-01-01T00:00:00Z", "ends_at": "2030-01-02T00:00:00Z"}
+        assert api.post("/api/v1/freeze-windows", window, content_type="application/json").status_code == 201
+    assert [row["name"] for row in _pages(api, "tokens", "before", 1)] == ["t2", "t1", "t0", "mine", ""]  # the command's own came first
+    grants = _pages(api, "grants", "after", 4)
+    assert [(row["model"], row["user"]) for row in grants] == [(f"m{number}", name) for number in range(3) for name in ("ann", "bea")]
+    assert [row["reason"] for row in _pages(api, "freeze-windows", "after", 2)] == ["w0", "w1", "w2"]
+    assert [row["reason"] for row in denv("freeze", "list", "--json")] == ["w0", "w1", "w2"]
+    assert (
+        [row["fleet"] for row in _pages(api, "fleets", "after", 1)] == [row["fleet"] for row in denv("fleets", "--json")] == ["gb200-use1"]
+    )
+    for path in ("channels", "secrets", "sessions", "identities", "slack/links"):
+        assert _pages(api, path, "before" if path == "sessions" else "after", 1) == [], path
+
+    first = api.get("/api/v1/tokens", {"limit": 1}).json()
+    assert api.delete(f"/api/v1/tokens/{first['results'][0]['id']}").status_code == 204
+    rest = api.get("/api/v1/tokens", {"limit": 2, "before": first["next"]}).json()
+    assert [row["name"] for row in rest["results"]] == ["t1", "t0"], "the row that the cursor names is gone, and nothing is left out"
+    assert _refused(api, "tokens", limit=0) == _refused(api, "fleets", limit=501) == ["limit"]
+
+
+def test_one_node_is_what_the_list_says_of_it() -> None:
+    Demo(domains=1)
+    api = _client("ada")
+    (row,) = _pages(api, "nodes", "after", 2)
+    assert api.get(f"/api/v1/nodes/{row['node']}").json() == row
+    assert api.get("/api/v1/nodes/nobody").status_code == 404
+
+
 def test_nodes_are_filtered_and_paged(denv: Callable[..., Any]) -> None:
     demo, api = Demo(domains=4), _client("ada")
     demo.first(units=1)

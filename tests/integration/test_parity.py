@@ -52,12 +52,37 @@ TWINS = {
     "rollout-act resume": "rollouts_resume",
     "rollout-act abort": "rollouts_abort",
 }
-# Addresses of pages that only show something, and what else takes a POST without changing anything of denv's.
-SHOWS = {
-    "overview", "attention", "login", "oidc-start", "oidc-callback", "oidc-logout", "fleets", "node", "events", "recipes", "access",
-    "settings", "releases", "dry-run", "release", "release-rollouts", "stage", "what-if", "ratio", "stage-charts", "stage-logs",
-    "stage-keys", "stage-units", "way-back", "rollout", "plotly",
-}  # fmt: skip
+# Addresses of pages that only show something, and what else takes a POST without changing anything of denv's; with what tells the same.
+_STAGE = "/stages/{model}/{name}"
+_RELEASE = "/models/{model}/releases/{number}"
+SHOWS: dict[str, tuple[str, ...]] = {
+    "overview": ("/stages", "/rollouts", "/events", "/stream"),
+    "attention": ("/stages",),
+    "fleets": ("/fleets", "/fleets/{name}", "/nodes", "/placement/defrag"),
+    "node": ("/nodes/{name}", "/nodes/{name}/drain-plan"),
+    "events": ("/events",),
+    "recipes": ("/recipes",),
+    "access": ("/grants", "/policies/{policy_model}", "/me", "/events"),
+    "settings": ("/tokens", "/sessions", "/identities", "/slack", "/slack/links", "/channels", "/freeze-windows"),
+    "releases": ("/models/{model}/releases",),
+    "dry-run": ("/dry-runs/{id}",),
+    "release": (_RELEASE, f"{_RELEASE}/diff"),
+    "release-rollouts": ("/rollouts",),
+    "stage": (_STAGE, f"{_STAGE}/rollout", f"{_STAGE}/events"),
+    "stage-units": (_STAGE, f"{_STAGE}/placement"),
+    "stage-charts": (f"{_STAGE}/series", f"{_STAGE}/metrics"),
+    "stage-logs": (f"{_STAGE}/logs",),
+    "stage-keys": (f"{_STAGE}/keys",),
+    "what-if": (f"{_STAGE}/what-if",),
+    "ratio": (f"{_STAGE}/scale", f"{_STAGE}/what-if"),
+    "way-back": (f"{_STAGE}/preflight",),
+    "rollout": ("/rollouts/{id}",),
+    "login": (),  # a browser's affairs, of which a program knows nothing
+    "oidc-start": (),
+    "oidc-callback": (),
+    "oidc-logout": (),
+    "plotly": (),
+}
 ACTS = {
     "node-act": ("cordon", "uncordon", "drain"),
     "access-act": ("give", "take", "policy"),
@@ -99,11 +124,17 @@ def operations() -> Iterator[tuple[str, str, str]]:
 
 
 def test_each_change_on_a_page_has_its_twin_over_rest() -> None:
-    acts = {f"{name} {act}".strip() for name in {str(page.name) for page in pages} - SHOWS for act in ACTS.get(name, ("",))}
+    acts = {f"{name} {act}".strip() for name in {str(page.name) for page in pages} - SHOWS.keys() for act in ACTS.get(name, ("",))}
     slack = {act for act in acts if act.startswith("slack") and act != "slack-link"}  # what Slack itself calls
     assert acts - slack == set(TWINS)
     assert {twin for twin in TWINS.values() if twin} <= {name for *_, name in operations()} | {"audit_verify"}
     assert all(get_resolver().reverse_dict.getlist(act.split()[0]) for act in TWINS)
+
+
+def test_what_each_page_shows_is_told_over_rest() -> None:
+    document = SchemaGenerator().get_schema(public=True)  # type: ignore[no-untyped-call]  # the generator is untyped
+    told = {path.removeprefix("/api/v1") for path, methods in document["paths"].items() if "get" in methods}
+    assert {path for paths in SHOWS.values() for path in paths} <= told
 
 
 def test_each_operation_that_changes_something_is_refused_to_who_has_no_role_and_the_journal_says_so(settings: Any) -> None:
