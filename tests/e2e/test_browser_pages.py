@@ -238,8 +238,14 @@ def test_what_was_written_is_there_again_and_a_mistake_is_shown_at_its_line_and_
     wrong = ("denv.yaml:6:26  release.topology.prefill.gpus: 0 is not a number of GPUs; it must be at least 1",)
     with monkeypatch.context() as patch:
         patch.setattr("frontend.pages.releases.dry_run_view", lambda **_: replace(samples.dry_run(errors=False), file_errors=wrong))
-        type_text(browser, begun + "# mine too\n")
-        assert browser.find("[data-release]").get_attribute("aria-disabled") == "true", "its plan is that of another text"
+        typed = browser.run(
+            "const [yaml, text] = arguments; yaml.value = text; yaml.dispatchEvent(new Event('input', {bubbles: true}));"
+            "document.body.dispatchEvent(new CustomEvent('htmx:afterSettle', {bubbles: true, detail: {target: document.body}}));"
+            "return document.querySelector('[data-release]').ariaDisabled",
+            browser.find("#yaml"),
+            begun + "# mine too\n",
+        )
+        assert typed == "true", "its plan is that of another text, whatever else of the page is renewed"
         browser.wait(lambda: "1 mistake in the file" in str(browser.find("#announce").get_attribute("textContent")))
     field = browser.find("[data-path='release.topology.prefill.gpus']")
     assert field.get_attribute("aria-invalid") == "true" and field.get_attribute("aria-describedby") == "fe-1"

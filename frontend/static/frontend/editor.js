@@ -76,8 +76,11 @@
     if (can) button.removeAttribute('aria-disabled'); else button.setAttribute('aria-disabled', 'true');
   }
   yaml.addEventListener('input', () => { run.classList.add('stale'); release(false); });
-  document.addEventListener('htmx:afterSettle', () => {
-    if (run.querySelector('[data-running]')) return;
+  let sent = yaml.value;
+  document.addEventListener('htmx:beforeRequest', (e) => { if (e.detail.elt === yaml.form) sent = yaml.value; });
+  document.addEventListener('htmx:afterSettle', (e) => {
+    if (e.detail.target !== run || run.querySelector('[data-running]')) return;
+    if (yaml.value !== sent) { release(false); return; }   // typed in meanwhile: the next answer is on its way
     run.classList.remove('stale'); release(true);
     const said = run.querySelector('[data-said]')?.textContent.trim().replace(/\s+/g, ' ');
     if (said) globalThis.denvLive?.announce(`Dry run: ${said}`);
