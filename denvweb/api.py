@@ -84,23 +84,36 @@ def schema_of(view: type) -> type[DataclassSerializer[Any]]:
     return type(f"{view.__name__}Serializer", (DataclassSerializer,), {"Meta": type("Meta", (), {"dataclass": view})})
 
 
+_DEEPEST = 64  # values within values, as in a body; far under what Python can follow
+
+
 class CleanJSONParser(JSONParser):
-    """JSON whose texts PostgreSQL can keep: no NUL and no half of a surrogate pair, which JSON itself allows."""
+    """JSON whose texts PostgreSQL can keep: no NUL and no half of a surrogate pair, which JSON itself allows. Nor too deep to be read."""
 
     def parse(self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None) -> Any:
         """The value, or a ParseError that says what is wrong."""
-        value = super().parse(stream, media_type, parser_context)
-        if not _is_clean(value):
+        try:
+            value = super().parse(stream, media_type, parser_context)
+        except RecursionError:
+            raise _too_deep() from None
+        if not _is_clean(value, _DEEPEST):
             raise exceptions.ParseError("JSON parse error - a text holds a NUL, or half of a character.")
         return value
 
 
-def _is_clean(value: object) -> bool:
+def _too_deep() -> exceptions.ParseError:
+    return exceptions.ParseError(f"JSON parse error - lists and objects may be {_DEEPEST} within each other, no more.")
+
+
+def _is_clean(value: object, deeper: int) -> bool:
     if isinstance(value, str):
         return "\0" not in value and not any("\ud800" <= char <= "\udfff" for char in value)
-    if isinstance(value, dict):
-        return all(_is_clean(key) and _is_clean(item) for key, item in value.items())
-    return all(map(_is_clean, value)) if isinstance(value, list) else True
+    if not isinstance(value, dict | list):
+        return True
+    if not deeper:
+        raise _too_deep()
+    inside = (*value, *value.values()) if isinstance(value, dict) else value
+    return all(_is_clean(item, deeper - 1) for item in inside)
 
 
 class StrictSerializer(serializers.Serializer[Any]):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from django.conf import settings
+from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse
 from django.views import csrf, defaults
 
 from denvweb.api import refusal
-from denvweb.core.errors import BrokenError, DenvError, ForbiddenError, InvalidError, NotFoundError
+from denvweb.core.errors import BrokenError, DenvError, ForbiddenError, InvalidError, NotFoundError, TooLargeError
 
 _PROGRAMS = ("/api/", "/agent/", "/router/")
 
@@ -18,8 +20,10 @@ def _answer(request: HttpRequest, error: DenvError, page: Callable[[], HttpRespo
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """What cannot be understood at all, such as a host that denv does not go by."""
+    """What cannot be understood at all, such as a host that denv does not go by; and bodies that are not read to their end."""
     error = InvalidError("This request was not understood; nothing was changed.", code="bad-request")
+    if isinstance(exception, RequestDataTooBig):
+        error = TooLargeError(f"A body may have {settings.DATA_UPLOAD_MAX_MEMORY_SIZE:,} bytes, no more; nothing was changed.")
     return _answer(request, error, lambda: defaults.bad_request(request, exception))
 
 

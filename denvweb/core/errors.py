@@ -40,6 +40,13 @@ class NobodyError(DenvError):
     http_status = 401
 
 
+class TooLargeError(InvalidError):
+    """More than is read of a body."""
+
+    code = "too-large"
+    http_status = 413
+
+
 class MethodError(DenvError):
     """The address has no such method."""
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from django.http import HttpRequest, JsonResponse
-from django.views.decorators.cache import cache_control
-from django.views.decorators.http import require_safe
+from django.utils.cache import patch_cache_control
 
+from denvweb.api import refusal
+from denvweb.core.errors import MethodError
 from releases.domain.spec_schema import spec_schema
 
 
-@require_safe
-@cache_control(public=True, max_age=3600)
 def spec_schema_view(request: HttpRequest) -> JsonResponse:
     """JSON Schema 2020-12 of denv.yaml."""
-    return JsonResponse(spec_schema(), content_type="application/schema+json")
+    if request.method not in ("GET", "HEAD"):
+        return refusal(MethodError("GET"))
+    response = JsonResponse(spec_schema(), content_type="application/schema+json")
+    patch_cache_control(response, public=True, max_age=3600)
+    return response

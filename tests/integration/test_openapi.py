@@ -90,6 +90,23 @@ def test_text_that_the_database_cannot_keep_is_refused(api: Client, text: str) -
     assert (status, body["code"]) == (400, "parse-error")
 
 
+@pytest.mark.parametrize("depth", [65, 900, 100_000])
+def test_a_body_that_is_too_deep_to_be_read_is_refused(api: Client, depth: int) -> None:
+    response = api.post("/api/v1/dry-runs", b'{"yaml":' + b"[" * depth + b"]" * depth + b"}", content_type="application/json")
+    assert (response.status_code, response.json()["code"]) == (400, "parse-error")
+    assert "64 within each other" in response.json()["detail"]
+
+
+def test_a_body_that_is_too_large_and_a_method_that_is_not_there_are_errors_of_the_one_shape(api: Client, settings: Any) -> None:
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1000
+    response = api.post("/api/v1/dry-runs", {"yaml": "x" * 2000}, content_type="application/json")
+    assert (response.status_code, response.json()["code"]) == (413, "too-large") and "1,000 bytes" in response.json()["detail"]
+    for path in ("schema/denv.yaml", "stages", "stream", "stages/a/b/logs"):
+        response = api.put(f"/api/v1/{path}", {}, content_type="application/json")
+        assert (response.status_code, response.json()["code"]) == (405, "method-not-allowed"), path
+        assert response.headers["Allow"].startswith("GET"), path
+
+
 def test_who_asks_too_often_is_told_when_to_come_back(api: Client, settings: Any) -> None:
     settings.API_REQUESTS_PER_S = 0.1
     assert api.get("/api/v1/me").status_code == 200
