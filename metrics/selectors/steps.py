@@ -7,6 +7,7 @@ a late report or the roll-up, has another version, so what is kept may become us
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -113,7 +114,7 @@ def read_steps(stage: str, names: Mapping[str, Sequence[str]], begin: datetime, 
     shape = (step, *((by, *group) for by, group in names.items()))
     missing = []
     for index, rows in rows_of.items():
-        groups = _kept.get((shape, frozenset(rows)))
+        groups = _kept.get(_key(shape, rows))
         if groups is None:
             missing.append(index)
         else:
@@ -122,9 +123,15 @@ def read_steps(stage: str, names: Mapping[str, Sequence[str]], begin: datetime, 
     for indexes in _chunks(missing, rows_of):
         ids = [pk for index in indexes for pk, _ in rows_of[index]]
         for index, rows, groups in _work_out(wanted, ids, begin_s, step):
-            _kept.put((shape, frozenset(rows)), groups)
+            _kept.put(_key(shape, rows), groups)
             _place(found, index, groups)
     return found
+
+
+def _key(shape: Hashable, rows: Iterable[_Row]) -> Hashable:
+    """What a step is kept under: a step of hours has hundreds of rows, so a digest of them."""
+    text = " ".join(f"{pk} {version}" for pk, version in sorted(rows))
+    return shape, hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 def _rows_by_step(found: Read, stage: str, begin: datetime, end: datetime, step: int) -> dict[int, list[_Row]]:
