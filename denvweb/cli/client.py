@@ -109,6 +109,11 @@ class Client:
         """GET /api/v1/`path`."""
         return self._decode(self._send("GET", path, params=_given(params)), into)
 
+    def get_tagged(self, path: str, into: type[T], **params: object) -> tuple[T, str]:
+        """The same with its `ETag`, for `if_match` of a post: that is refused when what was looked at has moved on."""
+        response = self._send("GET", path, params=_given(params))
+        return self._decode(response, into), str(response.headers.get("ETag", ""))
+
     def get_list(self, path: str, item: type[T], **params: object) -> list[T]:
         """The `results` of a list."""
         return self._rows(self._decode(self._send("GET", path, params=_given(params)), dict[str, Any]), item)
@@ -125,9 +130,12 @@ class Client:
                 return rows
             place = {cursor: body["next"]}
 
-    def post(self, path: str, into: type[T], body: Mapping[str, object] | None = None) -> T:
-        """POST /api/v1/`path`; sent once more with the same key when the connection broke, and done once."""
-        headers = {"Idempotency-Key": random_id("idem", 20)}
+    def post(self, path: str, into: type[T], body: Mapping[str, object] | None = None, *, if_match: str = "") -> T:
+        """POST /api/v1/`path`; sent once more with the same key when the connection broke, and done once.
+
+        With `if_match`, an ETag of `get_tagged`, it is ConflictError `stale-generation` when that is no longer so.
+        """
+        headers = _given({"Idempotency-Key": random_id("idem", 20), "If-Match": if_match})
         try:
             return self._decode(self._send("POST", path, json=_given(body or {}), headers=headers), into)
         except UnavailableError:

@@ -103,10 +103,10 @@ def watch(stage: str, as_json: bool) -> None:
     exit_for(watch_to_end(client, _current(client, stage).id, as_json=as_json))
 
 
-def _act(stage: str, action: str, body: dict[str, object], as_json: bool) -> None:
+def _act(stage: str, action: str, body: dict[str, object], as_json: bool, *, if_match: str = "") -> None:
     model, name = split_stage(stage)
     client = Client()
-    view = client.post(f"stages/{model}/{name}/rollout/{action}", RolloutView, body)
+    view = client.post(f"stages/{model}/{name}/rollout/{action}", RolloutView, body, if_match=if_match)
     echo_done(as_json, view, f"{view.stage}: {view.state}: {view.why}")
 
 
@@ -118,8 +118,9 @@ def _act(stage: str, action: str, body: dict[str, object], as_json: bool) -> Non
 @json_option
 def promote(stage: str, full: bool, reason: str, break_glass: str, as_json: bool) -> None:
     """Approve the next step, or end a hold early."""
-    seen = _current(Client(), stage).generation  # what this person decided on; a newer state refuses the promotion
-    _act(stage, "promote", {"generation": seen, "full": full, "reason": reason, "break_glass": break_glass}, as_json)
+    model, name = split_stage(stage)
+    _, seen = Client().get_tagged(f"stages/{model}/{name}/rollout", RolloutView)  # what is decided on; a newer state refuses the promotion
+    _act(stage, "promote", {"full": full, "reason": reason, "break_glass": break_glass}, as_json, if_match=seen)
 
 
 @rollout.command()

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 from django.db.models import F
 from django.test import Client
 
+from denvweb.cli.client import Access
+from denvweb.cli.client import Client as ApiClient
+from denvweb.core.errors import ConflictError
+from releases.domain.views import RolloutView
 from releases.models import RollbackRequest, Rollout
 from tests.integration.rollouts_world import Demo, make_api
+from tests.integration.test_access_table import over_django
 
 BASE = "/api/v1/stages/ds-flash/prod-us"
 
@@ -74,6 +80,24 @@ def test_if_match_names_the_rollout_that_was_seen() -> None:
     assert post(api, "rollout/resume", {"generation": 1}, if_match=tag_of(api))[0] == 412
     assert post(api, "rollout/resume", if_match="*")[0] == 200
     assert post(api, "rollback", if_match=first)[0] == 200  # nobody who wants to go back is told to look again
+
+
+def test_the_python_client_acts_on_what_it_has_seen_and_on_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    demo, api = Demo(), make_api()
+    demo.first()
+    demo.release(block=32)
+    demo.settle()
+    real = httpx.Client
+    monkeypatch.setattr("denvweb.cli.client.httpx.Client", lambda **options: real(transport=httpx.MockTransport(over_django), **options))
+    client = ApiClient(Access("http://testserver", str(api.defaults["HTTP_AUTHORIZATION"]).removeprefix("Bearer ")))
+    path = "stages/ds-flash/prod-us/rollout"
+    view, tag = client.get_tagged(path, RolloutView)
+    assert tag == tag_of(api) == f'"{view.id}.{view.generation}"'
+    assert client.post(f"{path}/pause", RolloutView, if_match=tag).reason == "manual"
+    with pytest.raises(ConflictError) as refused:
+        client.post(f"{path}/resume", RolloutView, if_match=tag)
+    assert refused.value.code == "stale-generation" and tag_of(api) in refused.value.detail
+    assert client.post(f"{path}/resume", RolloutView).active
 
 
 def test_what_moves_on_between_the_look_and_the_lock_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
