@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fleets.domain.types import Role
 from fleets.domain.views import PoolView, ReplicaState, UnitView
 from frontend.stagerows import two_releases
+from metrics.domain.figures import group_order
 from releases.domain.views import StageView
 
 _SAME = 0.0005  # of all traffic
@@ -44,7 +45,9 @@ class Generation:
 def generations(stage: StageView) -> tuple[Generation, ...]:
     """Every release with units or traffic, what you have first."""
     base, _ = two_releases(stage)
-    releases = sorted({unit.release for unit in stage.units} | set(stage.releases), key=lambda release: (release != base, release))
+    releases = sorted(
+        {unit.release for unit in stage.units} | set(stage.releases), key=lambda release: (release != base, group_order(release))
+    )
     roles = [role for role in _ROLES if any(pool.role is role for unit in stage.units for pool in unit.pools)]
     return tuple(_generation(stage, release, bool(base) and release != base, roles) for release in releases)
 

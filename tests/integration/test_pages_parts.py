@@ -16,6 +16,7 @@ from denvweb.cli.rollout import rollout
 from frontend import attention, charts, diffs, evidence, gpumap, spark, stagecharts, timerange, words
 from frontend.cells import line, metric_cell
 from frontend.charts import Limit, Line, Mark
+from frontend.generations import Count, generations
 from metrics.domain.glance import POINTS, GlanceView, Values
 from metrics.domain.views import EventView
 from releases.domain.views import StageView
@@ -174,6 +175,21 @@ def test_a_broken_alarm_between_rollouts_needs_a_person_and_is_said_first() -> N
     (item,) = attention.needs_person(stages, [])
     assert (item.title, item.badge.tone, item.stage) == ("ttft-p99 is over its limit", "bad", "llama-70b/staging")
     assert attention.verdict(stages, [item], []).bad == "llama-70b/staging breaks its limit on ttft-p99."
+
+
+def test_what_drains_is_neither_wanted_nor_ready_and_a_share_that_is_not_seen_is_told() -> None:
+    stage = samples.rolling_stage()
+    one, two = stage.units
+    base, trial = generations(stage)
+    assert (base.release, trial.canary, base.off, base.counts[1]) == ("ds-flash@7", True, False, Count("prefill", 2, 2, 0))
+    base, trial = generations(replace(stage, units=(replace(one, stopping=True, weight_seen=0.5), two)))
+    assert [(count.what, count.wanted, count.ready, count.draining) for count in base.counts] == [
+        ("units", 0, 0, 1),
+        ("prefill", 0, 0, 2),
+        ("decode", 0, 0, 1),
+    ]
+    assert base.off and not trial.off
+    assert generations(replace(stage, units=(replace(one, weight_seen=None), two)))[0].seen is None
 
 
 def test_a_unit_that_kept_an_earlier_prefill_counts_for_its_release() -> None:
