@@ -14,6 +14,8 @@ from denvweb.cli.names import name_argument
 from denvweb.cli.output import echo_done, echo_json, json_option, table, typed_secret
 from denvweb.core.files import write_private
 
+_VERIFY_TIMEOUT_S = 1800.0  # all of the journal is read: about 20,000 events a second
+
 
 def save_access(access: Access) -> None:
     """Write the file that every later command reads; only its owner may."""
@@ -101,7 +103,7 @@ def audit() -> None:
 @json_option
 def verify(head: str, as_json: bool) -> None:
     """Check the whole journal against its chain of hashes; exit status 1 when it does not hold."""
-    check = Client().get("audit/verify", dict[str, Any], head=head)
+    check = Client(timeout_s=_VERIFY_TIMEOUT_S).get("audit/verify", dict[str, Any], head=head)
     echo_done(as_json, check, check["problem"] or f"{check['checked']:,} events, unbroken; head {check['head']}")
     if check["problem"]:
         raise click.exceptions.Exit(1)
