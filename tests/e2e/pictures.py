@@ -33,7 +33,7 @@ from tests.integration.fleets_world import World
 FOLDER = Path(__file__).parents[2] / "docs" / "images" / "pages"
 _LOOKS = [(width, theme) for width in (1440, 390) for theme in ("light", "dark")]
 _SCALE = {1440: 0.6, 390: 0.8}  # all pictures together stay under 4 MB
-_QUALITY = 60
+_QUALITY = 50
 _ONLY = {name for name in os.environ.get("ONLY", "").split(",") if name}
 
 

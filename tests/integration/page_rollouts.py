@@ -65,6 +65,7 @@ def rollout(
         plan=plan(stage, old, new),
         verdicts=verdicts(state == "rolling-back"),
         active=active,
+        note="Draft length 2 → 3 on decode: lower ITL",
     )
 
 
