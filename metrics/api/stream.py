@@ -77,11 +77,13 @@ async def _lines(seq: int, stage: str, seen: Seen, request: HttpRequest) -> Asyn
                 if stage in ("", event.stage) and event.model in seen:
                     yield _frame(event)
                     sent_mono_s = time.monotonic()
+            if time.monotonic() - sent_mono_s >= _HEARTBEAT_S:
+                # With its number and no data: nothing happens at the client, but it connects again from here, and what was none of
+                # its business is not read once more.
+                yield f"id: {seq}\n: alive, at {seq}\n\n".encode()
+                sent_mono_s = time.monotonic()
             if events:
                 continue
-            if time.monotonic() - sent_mono_s >= _HEARTBEAT_S:
-                yield f": alive, at {seq}\n\n".encode()
-                sent_mono_s = time.monotonic()
             await waiter.wait(_LOOK_AGAIN_S)
 
 
