@@ -13,6 +13,7 @@ from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.utils import timezone
+from django.views.decorators.csrf import csrf_exempt
 
 from denvweb import wake
 from denvweb.access import Person, access_stage
@@ -35,6 +36,7 @@ T = TypeVar("T")
 Keep = Callable[[], tuple[LogSource, ...] | None]  # what has come since; None: it may not read any more
 
 
+@csrf_exempt  # it changes nothing: what is no GET is told so
 async def logs(request: HttpRequest, model: str, name: str) -> HttpResponse | StreamingHttpResponse:
     """`?pool=prefill` and, if wanted, `replica` (from 1), `rank` (from 0), `since` (`10m`) or `tail` (lines), `follow` (1).
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.views.decorators.csrf import csrf_exempt
 
 from denvweb import wake
 from denvweb.access import Person, Seen, seen_by
@@ -25,6 +26,7 @@ _BATCH = 200
 _RETRY_MS = 2000
 
 
+@csrf_exempt  # it changes nothing: what is no GET is told so
 async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     """Events after `Last-Event-ID` (a header, or `?after=` for a first connection), else from now on; `?stage=` keeps one stage's."""
     if request.method != "GET":

@@ -101,6 +101,7 @@ def test_a_body_that_is_too_large_and_a_method_that_is_not_there_are_errors_of_t
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1000
     response = api.post("/api/v1/dry-runs", {"yaml": "x" * 2000}, content_type="application/json")
     assert (response.status_code, response.json()["code"]) == (413, "too-large") and "1,000 bytes" in response.json()["detail"]
+    api.handler.enforce_csrf_checks = True
     for path in ("schema/denv.yaml", "stages", "stream", "stages/a/b/logs"):
         response = api.put(f"/api/v1/{path}", {}, content_type="application/json")
         assert (response.status_code, response.json()["code"]) == (405, "method-not-allowed"), path

@@ -57,7 +57,7 @@ def tag_of(api: Client) -> str:
     return api.get(f"{BASE}/rollout").headers["ETag"]
 
 
-def test_if_match_names_the_rollout_that_was_seen() -> None:
+def test_if_match_names_the_rollout_that_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     demo, api = Demo(), make_api()
     demo.first()
     first = tag_of(api)
@@ -79,18 +79,14 @@ def test_if_match_names_the_rollout_that_was_seen() -> None:
     assert post(api, "rollout/resume", if_match=seen)[0] == 412
     assert post(api, "rollout/resume", {"generation": 1}, if_match=tag_of(api))[0] == 412
     assert post(api, "rollout/resume", if_match="*")[0] == 200
+    assert_the_python_client_acts_on_what_it_has_seen(api, monkeypatch)
     assert post(api, "rollback", if_match=first)[0] == 200  # nobody who wants to go back is told to look again
 
 
-def test_the_python_client_acts_on_what_it_has_seen_and_on_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    demo, api = Demo(), make_api()
-    demo.first()
-    demo.release(block=32)
-    demo.settle()
-    real = httpx.Client
+def assert_the_python_client_acts_on_what_it_has_seen(api: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, path = httpx.Client, "stages/ds-flash/prod-us/rollout"
     monkeypatch.setattr("denvweb.cli.client.httpx.Client", lambda **options: real(transport=httpx.MockTransport(over_django), **options))
     client = ApiClient(Access("http://testserver", str(api.defaults["HTTP_AUTHORIZATION"]).removeprefix("Bearer ")))
-    path = "stages/ds-flash/prod-us/rollout"
     view, tag = client.get_tagged(path, RolloutView)
     assert tag == tag_of(api) == f'"{view.id}.{view.generation}"'
     assert client.post(f"{path}/pause", RolloutView, if_match=tag).reason == "manual"
