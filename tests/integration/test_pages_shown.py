@@ -69,7 +69,7 @@ def test_a_stage_says_what_it_breaks_between_rollouts_and_which_evidence_is_made
     assert "ttft-p99 has been over its limit since" in broken and "told at 34,560 : 1" in broken and "in rollouts only" in broken
     rolling = person.get("/stages/ds-flash/prod-us").content.decode()
     assert "120 of 1,324 requests on the new release are synthetic, and are judged apart." in rolling
-    assert "<q>Draft length 2 → 3 on decode: lower ITL</q>" in rolling
+    assert "<q>Draft length 2 → 3 on decode: lower ITL.</q>" in rolling
     assert "at most 25% over the release beside it" in rolling
 
 
