@@ -15,7 +15,7 @@ from rest_framework.parsers import JSONParser
 from rest_framework.response import Response
 from rest_framework_dataclasses.serializers import DataclassSerializer
 
-from denvweb.core.errors import DenvError, MethodError, UnavailableError
+from denvweb.core.errors import DenvError, MethodError, TooOftenError, UnavailableError
 from denvweb.logs import request_id
 
 log = logging.getLogger(__name__)
@@ -30,6 +30,8 @@ def error_headers(error: DenvError) -> dict[str, str]:
     """What belongs beside the body (RFC 9110, sections 11.6.1 and 15.5.6)."""
     if isinstance(error, MethodError):
         return {"Allow": error.only}
+    if isinstance(error, TooOftenError):
+        return {"Retry-After": str(error.wait_s)}
     return {"WWW-Authenticate": "Bearer"} if error.http_status == 401 else {}
 
 

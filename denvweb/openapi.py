@@ -104,6 +104,7 @@ def stream_add(result: dict[str, Any], generator: object, request: object, publi
                 },
                 "400": {"description": "The number is wrong.", "content": error},
                 "401": {"description": "Not logged in.", "content": error},
+                "429": {"description": _READS["429"], "content": error},
             },
         }
     }
@@ -135,5 +136,6 @@ def _logs(error: dict[str, Any]) -> dict[str, Any]:
             "400": {"description": "A parameter is wrong.", "content": error},
             "401": {"description": "Not logged in.", "content": error},
             "404": {"description": "No such stage, pool or replica.", "content": error},
+            "429": {"description": _READS["429"], "content": error},
         },
     }

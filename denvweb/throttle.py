@@ -11,6 +11,7 @@ from django.conf import settings
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
+from denvweb.core.errors import TooOftenError
 from denvweb.models import ApiToken
 
 if TYPE_CHECKING:
@@ -29,6 +30,13 @@ def take(caller: str, *, per_s: float, burst: float, now_mono_s: float) -> float
     if len(_buckets) > _CALLERS_MAX:
         _buckets.popitem(last=False)
     return wait_s
+
+
+def refusal_of(user: object) -> TooOftenError | None:
+    """For views that do without the framework: what a person is told who has no token left; the bucket is that of their session."""
+    per_s = settings.API_REQUESTS_PER_S
+    wait_s = take(f"user:{user}", per_s=per_s, burst=per_s * 10, now_mono_s=time.monotonic())
+    return TooOftenError(math.ceil(wait_s)) if wait_s else None
 
 
 class CallerThrottle(BaseThrottle):

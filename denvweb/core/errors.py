@@ -58,6 +58,17 @@ class MethodError(DenvError):
         self.only = only
 
 
+class TooOftenError(DenvError):
+    """More requests than one caller may send."""
+
+    code = "throttled"
+    http_status = 429
+
+    def __init__(self, wait_s: int) -> None:
+        super().__init__(f"This was asked too often; come back in {wait_s} s.")
+        self.wait_s = wait_s
+
+
 class NotFoundError(DenvError):
     """No such thing, or not for this person to see."""
 

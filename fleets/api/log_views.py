@@ -22,6 +22,7 @@ from denvweb.auth import caller_of, caller_still
 from denvweb.core import wire
 from denvweb.core.errors import ConflictError, DenvError, InvalidError, MethodError, NobodyError
 from denvweb.core.units import format_duration, parse_duration_s
+from denvweb.throttle import refusal_of
 from fleets.domain.types import Role
 from fleets.domain.views import LogLines, LogSource
 from fleets.services import LogWanted, log_asks_extend, log_asks_keep, log_asks_open, log_texts_take
@@ -48,6 +49,8 @@ async def logs(request: HttpRequest, model: str, name: str) -> HttpResponse | St
         user = await caller_of(request)
         if user is None:
             raise NobodyError("Log in, or send a bearer token.")
+        if refused := refusal_of(user.pk):
+            raise refused
         wanted = _read(request)
         reader, sources = await _in_thread(lambda: _open(user, f"{model}/{name}", wanted))
     except DenvError as error:

@@ -16,6 +16,7 @@ from denvweb.api import refusal
 from denvweb.auth import caller_of, caller_still
 from denvweb.core import wire
 from denvweb.core.errors import InvalidError, MethodError, NobodyError
+from denvweb.throttle import refusal_of
 from metrics.domain.views import EventView
 from metrics.selectors import events_after, latest_seq
 
@@ -38,6 +39,8 @@ async def stream(request: HttpRequest) -> HttpResponse | StreamingHttpResponse:
     await sync_to_async(close_old_connections)()
     if not user:
         return refusal(NobodyError("Log in, or send a bearer token."))
+    if refused := refusal_of(user.pk):
+        return refusal(refused)
     text = request.headers.get("Last-Event-ID") or request.GET.get("after", "")
     if text and not (text.isdecimal() and len(text) < 19):
         return refusal(InvalidError(f"`{text}` is no number of an event", fields={"Last-Event-ID": ["not a number"]}))

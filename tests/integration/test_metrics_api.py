@@ -18,6 +18,7 @@ from django.db import connection
 from django.test import AsyncClient, Client
 from django.utils import timezone
 
+from denvweb import throttle
 from denvweb.auth import token_create
 from denvweb.cli.metrics import metrics_text
 from denvweb.models import ApiToken
@@ -270,6 +271,18 @@ async def test_an_open_stream_keeps_no_database_connection(token: str) -> None:
     async with _streaming(token) as reader:
         await reader.block()
         assert await sync_to_async(lambda: connection.connection is None)()
+
+
+async def test_streams_are_not_opened_without_bound(token: str, settings: Any) -> None:
+    settings.API_REQUESTS_PER_S = 0.1
+    throttle._buckets.clear()
+    headers = {"Authorization": f"Bearer {token}"}
+    async with _streaming(token) as reader, _client() as client:
+        await reader.block()
+        for path in ("stream", "stages/m/s/logs?pool=decode"):
+            response = await client.get(f"/api/v1/{path}", headers=headers)
+            assert (response.status_code, response.json()["code"]) == (429, "throttled"), path
+            assert 1 <= int(response.headers["Retry-After"]) <= 10
 
 
 @pytest.mark.parametrize("text", ["-1", "x", "9" * 30])
