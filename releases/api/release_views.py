@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -195,7 +194,7 @@ class ReleaseDiffView(APIView):
     @extend_schema(
         responses=schema_of(DiffView),
         summary="What differs from another release, by default the one before it",
-        parameters=[OpenApiParameter("against", OpenApiTypes.INT)],
+        parameters=[OpenApiParameter("against", {"type": "integer", "minimum": 1, "maximum": 2**31 - 1})],
     )
     def get(self, request: Request, model: str, number: int) -> Response:
         access_model(request.user, model)
