@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from django.contrib.auth.models import User
 from django.db import OperationalError
-from django.test import Client, override_settings
+from django.test import Client, RequestFactory, override_settings
 
 from denvweb.auth import token_create
 
@@ -30,8 +32,9 @@ def test_another_method_names_those_that_there_are(program: Client, path: str) -
 def test_a_form_of_another_site_is_refused_in_the_words_of_whom_it_came_to() -> None:
     somebody = Client(enforce_csrf_checks=True)
     somebody.force_login(User.objects.create_user("oncall-a"))
-    answer = somebody.post("/api/v1/stages/a/b/logs")
-    assert (answer.status_code, answer.json()["code"]) == (403, "csrf-failed")
+    assert somebody.post("/api/v1/stages/a/b/logs").status_code == 405, "what only gives has nothing to guard"
+    answer = uncaught.csrf_failure(RequestFactory().post("/api/v1/whatever"))
+    assert (answer.status_code, json.loads(answer.content)["code"]) == (403, "csrf-failed")
     assert "The form was too old" in somebody.post("/logout").content.decode()
 
 
