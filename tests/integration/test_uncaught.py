@@ -9,6 +9,7 @@ from django.contrib.auth.models import User
 from django.db import OperationalError
 from django.test import Client, RequestFactory, override_settings
 
+from denvweb import uncaught
 from denvweb.auth import token_create
 
 pytestmark = pytest.mark.django_db
