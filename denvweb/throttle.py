@@ -43,6 +43,13 @@ class CallerThrottle(BaseThrottle):
     """One bucket a token, else a person, else an address."""
 
     wait_s = 0.0
+    burst_s = 10.0  # so many seconds' worth may come at once
+    bucket = ""  # of what has one of its own
+
+    @property
+    def per_s(self) -> float:
+        """How often, in the long run."""
+        return float(settings.API_REQUESTS_PER_S)
 
     def allow_request(self, request: Request, view: APIView) -> bool:
         """Whether the caller has a token left."""
@@ -50,10 +57,21 @@ class CallerThrottle(BaseThrottle):
             caller = request.auth.pk
         else:
             caller = f"user:{request.user.pk}" if request.user else f"address:{request.META.get('REMOTE_ADDR')}"
-        per_s = settings.API_REQUESTS_PER_S
-        self.wait_s = take(caller, per_s=per_s, burst=per_s * 10, now_mono_s=time.monotonic())
+        per_s = self.per_s
+        self.wait_s = take(f"{self.bucket}{caller}", per_s=per_s, burst=per_s * self.burst_s, now_mono_s=time.monotonic())
         return not self.wait_s
 
     def wait(self) -> float:
         """Whole seconds, for Retry-After."""
         return float(math.ceil(self.wait_s))
+
+
+class HeavyThrottle(CallerThrottle):
+    """For what takes the web process a second of its core, such as a simulation."""
+
+    bucket = "heavy:"
+
+    @property
+    def per_s(self) -> float:
+        """A hundredth of what is light: one in two seconds unless set otherwise."""
+        return super().per_s / 100

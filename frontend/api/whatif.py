@@ -16,6 +16,7 @@ from denvweb.api import schema_of
 from denvweb.core import wire
 from denvweb.listing import checked
 from denvweb.openapi import ErrorBody
+from denvweb.throttle import HeavyThrottle
 from fleets.domain.sizing.whatif import At, Curve
 from fleets.domain.sizing.whatif import what_if as ask
 from frontend import whatif
@@ -67,6 +68,8 @@ class WhatIfView:
 
 class WhatIfEndpoint(APIView):
     """GET /stages/MODEL/STAGE/what-if."""
+
+    throttle_classes = [HeavyThrottle]
 
     @extend_schema(
         parameters=[WhatIfQuery], responses={200: schema_of(WhatIfView), 409: schema_of(ErrorBody)}, operation_id="stages_what_if"

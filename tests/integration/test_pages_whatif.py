@@ -65,6 +65,7 @@ def test_the_api_gives_the_same_answer_and_says_what_it_was_asked(person: Client
     assert found["in_force"]["shape"] == "2 units of 2P1D on 144 GPUs (prefill 4, decode 64 a replica)"
     assert next(point["meets"] for point in found["advised"]["at"]) and found["advised"]["carries_per_s"] >= 120
     assert person.get(f"/api/v1{PAGE}", {"rate": "much"}).json()["fields"] == {"rate": ["A valid number is required."]}
+    assert 429 in [person.get(f"/api/v1{PAGE}", {"rate": "much"}).status_code for _ in range(5)]  # it simulates: not fifty a second
 
 
 def test_a_stage_without_a_release_says_so(person: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,9 @@ async def test_only_keys_of_the_table_are_let_in_and_none_reaches_an_engine(tmp_
             refused = await bench.ask(chat(), headers=headers)
             assert (refused.status, refused.json["error"]["code"]) == (401, "invalid_api_key")
         assert (await bench.get("/v1/models")).status == 401
-        assert (await bench.get("/health")).status == 200 and "refused_unauthorized 5" in (await bench.get("/metrics")).body.decode()
+        assert (await bench.get("/health")).status == 200 and 'denv_router_refused_total{reason="unauthorized"} 5' in (
+            await bench.get("/metrics")
+        ).body.decode()
         assert not a.posts
         assert (await bench.ask(chat(), headers={**_bearer(good.text), "x-mine": "1"})).status == 200
         assert "authorization" not in a.posts[0].headers and a.posts[0].headers["x-mine"] == "1"
@@ -130,7 +132,10 @@ async def test_a_log_that_cannot_be_written_costs_no_request(tmp_path: Path) -> 
         for _ in range(3):
             assert (await bench.ask(chat())).status == 200
             bench.app.pipeline.flush()
-        assert bench.app.pipeline.lines_lost == 0 and "access_log_lines_lost 0" in (await bench.get("/metrics")).body.decode()
+        assert (
+            bench.app.pipeline.lines_lost == 0
+            and "denv_router_access_log_lines_lost_total 0" in (await bench.get("/metrics")).body.decode()
+        )
 
 
 async def test_a_span_for_each_request_with_its_phases_between_client_and_engines(tmp_path: Path) -> None:
