@@ -102,14 +102,15 @@ def _run(words: list[str]) -> int:
 
 def main() -> None:
     """Run the command; every error becomes a sentence on stderr and an exit status."""
+    output = sys.stdout
     try:
         status = _run(sys.argv[1:])
         sys.stdout.flush()
     except (KeyboardInterrupt, click.Abort):
         click.echo("", err=True)
         status = 130
-    except SystemExit as ended:
-        if not isinstance(ended.__context__, BrokenPipeError):  # which click makes an exit of
+    except SystemExit:
+        if sys.stdout is output:  # click wraps it, and makes an exit of it, when its reader has gone
             raise
         status = mistakes.no_more_output()
     except BrokenPipeError:
