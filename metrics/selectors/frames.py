@@ -51,7 +51,7 @@ def _slowest(cells: Cells) -> dict[str, Tail]:
     for group, steps in cells.items():
         split = Split()
         for made in steps.values():
-            split.merge(made.split)
+            split.merge_text(made.split)
         tail = split.tail()
         if tail is not None:
             found[group] = tail

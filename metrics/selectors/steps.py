@@ -21,7 +21,6 @@ from django.db.models.functions import Cast
 
 from denvweb.core import wire
 from metrics.domain.figures import GOODPUT, group_of, is_mean, is_tail, line_value, metric_of, with_route
-from metrics.domain.split import Split
 from metrics.domain.window import Figures, unpack_into, unpack_sums_into
 from metrics.models import ROLLED_S, Window
 from metrics.selectors.gauge_lines import START_S, gauge_line_of
@@ -39,7 +38,7 @@ class Step:
 
     values: Mapping[str, float | None]
     counters: Mapping[str, int]
-    split: Split
+    split: str  # as `Split.pack` writes it: thousands of these are kept, and a text is none of the garbage collector's business
 
 
 Cells = dict[str, dict[int, Step]]  # by group, then by step
@@ -210,4 +209,4 @@ def _add(figures: Figures, want: _Wanted, counters: Mapping[str, int], texts: Ma
 
 
 def _step(lines: Sequence[str], figures: Figures, step: int) -> Step:
-    return Step({name: line_value(name, figures, step) for name in lines}, figures.counters, figures.split)
+    return Step({name: line_value(name, figures, step) for name in lines}, figures.counters, figures.split.pack())
