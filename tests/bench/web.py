@@ -28,7 +28,7 @@ PAGES = {
     "stage's units": f"{STAGE}/units?base=ds-flash@2",
     "stage's charts": f"{STAGE}/charts",
     "charts, 1 h": f"{STAGE}/charts?range=1h",
-    "charts, 1 h, first": "/stages/m{round}/prod-us/charts?range=1h",  # of one that nobody has looked at; the first twenty are at their canary
+    "charts, 1 h, first": "/stages/m{round}/prod-us/charts?range=1h",  # nobody has looked at it; the first twenty are at their canary
     "charts, 6 h": f"{STAGE}/charts?range=6h",
     "charts, 24 h": f"{STAGE}/charts?range=24h",
     "fleets": "/fleets",
