@@ -14,6 +14,7 @@ from releases.domain.rollout_types import Decision, Event, Phase, Reason, Rollou
 _FORWARD = frozenset({Phase.ROLLING, Phase.HELD, Phase.BAKING})
 THROUGH_THE_GLASS = "Wait for its end, or go on all the same with --break-glass and a reason; rollbacks are exempt."
 _WATCHES = frozenset({MoveKind.HOLD, MoveKind.BAKE, MoveKind.APPROVE})
+_DOUBTED = frozenset({Reason.BASELINE_BREACHING, Reason.BREACH_UNCONFIRMED})
 
 
 def promote(
@@ -42,7 +43,7 @@ def promote(
         raise ConflictError("The rollout is paused; resume it first.", code="paused")
     if full and not reason.strip():
         raise InvalidError("A full promotion needs a reason.", code="reason-needed", fields={"reason": ["say why the watches are skipped"]})
-    doubted = state.reason in {Reason.BASELINE_BREACHING, Reason.BREACH_UNCONFIRMED}
+    doubted = state.reason in _DOUBTED
     if doubted and not reason.strip():
         raise InvalidError("An alarm is over its limit; going on needs a reason.", code="reason-needed", fields={"reason": ["say why"]})
     move = state.move
@@ -60,6 +61,15 @@ def promote(
         sentence = f"{actor} promoted release {release} past {percent(state.weight_bp)}{told}"
         changed = replace(state, approved=True, why=sentence)
     return Decision(changed, (), (*(broke.events if broke else ()), Event("rollout.promoted", sentence, actor=actor)))
+
+
+def approves(state: RolloutState) -> bool:
+    """Whether to promote now is to approve.
+
+    It goes by what comes next and not by why it is held: just after a pause, or while nodes are silent, that is another reason.
+    """
+    waits = state.phase in _FORWARD and state.move is not None and state.move.kind is MoveKind.APPROVE
+    return waits and state.reason not in _DOUBTED  # there it overrules an alarm, and the approval is still to come
 
 
 def broken_glass(state: RolloutState, *, actor: str, reason: str) -> Decision:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from denvweb.access import EVERY_MODEL, Action, Person, access_approve, access_model, access_stage, actions_of
 from denvweb.core.errors import ForbiddenError
-from releases.domain.rollout_types import Reason
+from releases.domain.rollout_commands import approves
 from releases.domain.spec import ReleaseFile, parse
 from releases.domain.views import RolloutView
-from releases.selectors.rollouts import last_rollouts
+from releases.selectors.rollouts import last_rollouts, state_of
 from releases.selectors.stages import stage_row
 
 
@@ -48,7 +48,7 @@ def access_promote(user: Person, stage: str, *, generation: int | None = None, f
     access_stage(user, stage)
     row = stage_row(stage)
     rollout = last_rollouts([row]).get(row.pk)
-    waits = rollout is not None and rollout.reason == Reason.APPROVAL
+    waits = rollout is not None and approves(state_of(rollout))
     if waits or full:
         access_approve(user, stage, started_by=rollout.started_by if rollout else "")
     if not waits or full:

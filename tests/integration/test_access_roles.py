@@ -71,6 +71,25 @@ def test_a_rollout_that_waits_takes_an_approver(demo: Demo) -> None:
     assert call(client_of(approver, "api"), "post", f"stages/{STAGE}/rollout/promote", {})[0] == 200
 
 
+@pytest.mark.parametrize("reason", ["manual", "nodes-unreachable", ""])
+def test_nobody_gets_past_an_approval_while_the_rollout_is_held_for_something_else(demo: Demo, reason: str) -> None:
+    """By a pause that is let go at once, by nodes that fall silent, or before anybody was asked to approve."""
+    demo.release(block=32, approve="manual")
+    demo.through(until={Rollout.State.HELD})
+    deployer, approver = client_of(person(Role.DEPLOYER, name="dan"), "api"), client_of(person(Role.APPROVER, name="eve"), "api")
+    if reason == "manual":
+        for command in ("pause", "resume"):
+            assert call(deployer, "post", f"stages/{STAGE}/rollout/{command}", {})[0] == 200
+    else:
+        rollout = demo.rollout()
+        Rollout.objects.filter(pk=rollout.pk).update(reason=reason, data=rollout.data | {"reason": reason})
+    assert demo.rollout().reason == reason
+    assert call(deployer, "post", f"stages/{STAGE}/rollout/promote", {})[0] == 403
+    assert not demo.rollout().data["approved"]
+    assert call(approver, "post", f"stages/{STAGE}/rollout/promote", {})[0] == 200
+    assert demo.rollout().data["approved"]
+
+
 def test_two_people_where_the_policy_wants_two() -> None:
     ann = person(Role.APPROVER)
     access_approve(ann, STAGE, started_by="ann")
