@@ -5,9 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 
 from asgiref.sync import sync_to_async
+from django.contrib.auth import HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.auth.models import AbstractBaseUser, User
+from django.contrib.sessions.models import Session
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.crypto import constant_time_compare
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
@@ -56,13 +59,17 @@ async def caller_of(request: HttpRequest) -> AbstractBaseUser | None:
 
 
 def caller_still(request: HttpRequest) -> AbstractBaseUser | None:
-    """The same person as they are by now; None once the token was revoked, the session ended, or the account closed."""
+    """The same person as they are by now; None once token, session or account ended, or the password changed."""
     text = bearer(request.headers.get("Authorization", ""))
     if text:
         token = token_check(text, ApiToken.Scope.API)
         return token.user if token else None
-    live = request.session.session_key and request.session.exists(request.session.session_key)
-    return User.objects.filter(username=request.user.get_username(), is_active=True).first() if live else None
+    key = request.session.session_key
+    if not key or not Session.objects.filter(session_key=key, expire_date__gt=timezone.now()).exists():
+        return None
+    user = User.objects.filter(pk=request.session.get(SESSION_KEY, 0), is_active=True).first()
+    known = request.session.get(HASH_SESSION_KEY, "")  # of the password that the person signed in with, as Django checks at each request
+    return user if user is not None and constant_time_compare(known, user.get_session_auth_hash()) else None
 
 
 class ApiTokenAuthentication(BaseAuthentication):

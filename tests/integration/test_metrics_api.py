@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
+from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from django.db import connection
 from django.test import AsyncClient, Client
 from django.utils import timezone
@@ -249,19 +251,25 @@ async def test_a_browser_s_session_may_follow_too(token: str) -> None:
             assert b"retry" in await anext(chunks)
 
 
-@pytest.mark.parametrize("how", ["token", "session"])
+@pytest.mark.parametrize("how", ["token", "session", "time", "password"])
 async def test_a_stream_ends_when_its_caller_may_no_longer_listen(token: str, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     monkeypatch.setattr("metrics.api.stream._CHECK_AGAIN_S", 0.0)
     monkeypatch.setattr("metrics.api.stream._LOOK_AGAIN_S", 0.05)
     async with _client() as client:
         headers = {"Authorization": f"Bearer {token}"} if how == "token" else {}
-        if how == "session":
+        if how != "token":
             await client.aforce_login(await User.objects.aget(username="ada"))
         response: Any = await client.get("/api/v1/stream", headers=headers)
         async with aclosing(aiter(response)) as chunks, asyncio.timeout(20):
             assert b"retry" in await anext(chunks)
+            await append("heard")  # so that it was looked at once who listens
+            assert b"heard" in await anext(chunks)
             if how == "token":
                 await ApiToken.objects.aupdate(revoked_at=timezone.now())
+            elif how == "time":
+                await Session.objects.aupdate(expire_date=timezone.now())
+            elif how == "password":
+                await User.objects.filter(username="ada").aupdate(password=make_password(None))
             else:
                 await client.alogout()
             assert [chunk async for chunk in chunks if b"data:" in chunk] == []
