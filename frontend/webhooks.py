@@ -107,17 +107,23 @@ class _Pinned(http.client.HTTPSConnection):
         self.address = address
         self.tls = ssl.create_default_context()
         self.wire: socket.socket | None = None
+        self.late = False
 
     def connect(self) -> None:
         plain = socket.create_connection((str(self.address), self.port), timeout=TIMEOUT_S)
         try:
-            self.sock = self.wire = self.tls.wrap_socket(plain, server_hostname=self.host)
+            # The handshake waits until the socket can be cut off: it too may be dripped.
+            self.sock = self.wire = self.tls.wrap_socket(plain, server_hostname=self.host, do_handshake_on_connect=False)
+            if self.late:
+                raise TimeoutError("no time left after connecting")
+            self.wire.do_handshake()
         except OSError:
             plain.close()
             raise
 
     def cut(self) -> None:
         """End it from another thread: the time limit of a socket is one for each read, and somebody may send a byte a second."""
+        self.late = True
         if self.wire is not None:
             with suppress(OSError):  # it may have ended by itself just now
                 socket.socket.shutdown(self.wire, socket.SHUT_RDWR)  # the TLS socket's own would take the reader's state away

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -156,6 +158,45 @@ def test_a_receiver_that_drips_is_cut_off(receiver: Receiver, monkeypatch: pytes
         webhook_send(notice(receiver))
     receiver.drip = False
     assert time.monotonic() - began < 3
+
+
+def test_time_may_run_out_while_connecting_and_in_the_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has a limit of its own; what is left for the answer is what both left of the whole."""
+    real, here = socket.create_connection, ipaddress.ip_address("127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # takes connections, and says nothing
+        late = webhooks._Pinned("localhost", mute.getsockname()[1], here)
+
+        def connect(*args: Any, **more: Any) -> socket.socket:
+            late.cut()
+            return real(*args, **more)
+
+        monkeypatch.setattr(socket, "create_connection", connect)
+        with pytest.raises(TimeoutError):
+            late.connect()
+        late.close()
+        monkeypatch.setattr(socket, "create_connection", real)
+        monkeypatch.setattr(webhooks, "TIMEOUT_S", 60.0)
+        waiting = webhooks._Pinned("localhost", mute.getsockname()[1], here)
+
+        def cut_off() -> None:
+            until(lambda: waiting.wire is not None)
+            waiting.cut()
+
+        cut = threading.Thread(target=cut_off)
+        cut.start()
+        began = time.monotonic()
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            waiting.connect()
+        cut.join()
+        waiting.close()
+    assert time.monotonic() - began < 30
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for it, at most twenty seconds."""
+    end = time.monotonic() + 20
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.005)
 
 
 def test_a_certificate_of_somebody_else_is_refused(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
