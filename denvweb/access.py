@@ -118,7 +118,7 @@ class Seen:
 
     names: frozenset[str] | None
 
-    def __contains__(self, model: str) -> bool:
+    def __contains__(self, model: object) -> bool:
         return self.names is None or not model or model in self.names
 
     @property

@@ -31,6 +31,7 @@ class Picture:
     headline: str  # `36 used, 32 free`
     few: bool  # so few columns that the map must not fill the page
     residents: tuple[Resident, ...]
+    others: str  # `8 GPUs in use by models that are not yours to see`
     troubles: str  # `n07 lost`
     tile: str  # kind of its tile in the dense view
     canary: bool
@@ -123,10 +124,10 @@ def _troubles(domain: DomainMap) -> tuple[str, str]:
     return "bad" if lost or broken else "warn" if silent else "ok", "; ".join(parts)
 
 
-def _tile(tone: str, residents: tuple[Resident, ...]) -> str:
+def _tile(tone: str, residents: tuple[Resident, ...], others: str) -> str:
     if tone != "ok":
         return {"bad": "x", "warn": "s"}[tone]
-    return "f" if not residents else "c" if any(resident.canary for resident in residents) else "b"
+    return "f" if not residents and not others else "c" if any(resident.canary for resident in residents) else "b"
 
 
 def draw(domain: DomainMap, tenants: Tenants, *, cells: bool = True) -> Picture:
@@ -135,9 +136,12 @@ def draw(domain: DomainMap, tenants: Tenants, *, cells: bool = True) -> Picture:
     rows = max((min(ROWS_MAX, len(node.cells)) for node in domain.nodes), default=1)
     used = sum(cell.state == "used" for node in domain.nodes for cell in node.cells)
     residents = _residents(domain, tenants)
+    nameless = sum(cell.state == "used" and not cell.stage for node in domain.nodes for cell in node.cells)
+    others = f"{plural(nameless, 'GPU')} in use by models that are not yours to see" if nameless else ""
     tone, troubles = _troubles(domain)
     name = domain.domain.rpartition("/")[2]
-    who = "; ".join(f"{r.stage} unit {r.slot}, release {number_of(r.release)}{' on trial' if r.canary else ''}" for r in residents)
+    named = [f"{r.stage} unit {r.slot}, release {number_of(r.release)}{' on trial' if r.canary else ''}" for r in residents]
+    who = "; ".join([*named, *([others] if others else [])])
     headline = ", ".join(part for part in (f"{used} used" if used else "", f"{domain.free} free" if domain.free else "") if part)
     return Picture(
         name=name,
@@ -150,7 +154,8 @@ def draw(domain: DomainMap, tenants: Tenants, *, cells: bool = True) -> Picture:
         headline=headline or "0 free",
         few=columns <= 6,
         residents=residents,
+        others=others,
         troubles=troubles,
-        tile=_tile(tone, residents),
+        tile=_tile(tone, residents, others),
         canary=any(resident.canary for resident in residents),
     )

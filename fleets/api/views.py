@@ -9,10 +9,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from denvweb.access import seen_by
 from denvweb.api import schema_of
 from denvweb.core import wire
 from denvweb.core.errors import NotFoundError
 from denvweb.listing import NamesQuery, by_name
+from fleets.domain.veil import veiled
 from fleets.domain.views import FleetMap
 from fleets.selectors import fleet_maps, fleet_names
 
@@ -30,9 +32,11 @@ class FleetListView(APIView):
 
     @extend_schema(operation_id="fleets_list", parameters=[NamesQuery], responses=schema_of(FleetMapPage))
     def get(self, request: Request) -> Response:
-        """Every fleet as a map of its GPUs."""
+        """Every fleet as a map of its GPUs; what models that the caller may not see hold is in use, and nameless."""
         names, following = by_name(fleet_names(), request, str)
-        return Response(wire.to_plain(FleetMapPage(fleet_maps(names=names), following)))
+        seen = seen_by(request.user)
+        maps = tuple(veiled(fleet, seen) for fleet in fleet_maps(names=names))
+        return Response(wire.to_plain(FleetMapPage(maps, following)))
 
 
 class FleetDetailView(APIView):
@@ -44,4 +48,4 @@ class FleetDetailView(APIView):
         found = fleet_maps(names=[name])
         if not found:
             raise NotFoundError(f"There is no fleet {name}.", code="fleet-unknown")
-        return Response(wire.to_plain(found[0]))
+        return Response(wire.to_plain(veiled(found[0], seen_by(request.user))))

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_safe
 
 from denvweb.access import seen_by
 from fleets.domain.types import NodeState
+from fleets.domain.veil import veiled
 from fleets.domain.views import DomainMap, FleetMap, NodeMap
 from fleets.selectors import fleet_maps, unit_releases
 from frontend import filters, gpumap, words
@@ -198,7 +199,8 @@ def _largest_hole(fleets: Sequence[FleetMap]) -> DomainMap | None:
 @page
 def fleets(request: PageRequest) -> HttpResponse:
     """All fleets as maps."""
-    maps, who = fleet_maps(), tenants(request)
+    seen = seen_by(request.user)
+    maps, who = [veiled(fleet, seen) for fleet in fleet_maps()], tenants(request)
     wanted = filters.read(request, {"fleet": [fleet.fleet for fleet in maps], "state": words.NODE_STATES, "nodes": ("all",)})
     shown = [fleet for fleet in maps if wanted["fleet"] in ("", fleet.fleet)]
     blocks = [block(fleet, who) for fleet in shown]

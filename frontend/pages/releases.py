@@ -25,7 +25,7 @@ from releases.domain.views import DryRunView, ReleaseHead, ReleaseView, StageHea
 from releases.selectors.heads import stage_heads, stage_keys
 from releases.selectors.releases import PAGE, diff_view, dry_run_view, release_view, releases_newest, releases_view
 from releases.selectors.rollouts import rollouts_view
-from releases.services.access import access_release
+from releases.services.access import access_dry_run, access_release
 from releases.services.dry_runs import dry_run_create
 from releases.services.releases import How, release_create, release_resume
 
@@ -268,4 +268,4 @@ def _create(request: PageRequest, yaml: str) -> HttpResponse:
 @page
 def dry_run(request: PageRequest, dry_run: str) -> HttpResponse:
     """How far a dry run is; the page asks until it is done, and then stops by itself."""
-    return whole(request, "_dry_run", _run_context(request, dry_run_view(id=dry_run)))
+    return whole(request, "_dry_run", _run_context(request, access_dry_run(request.user, dry_run_view(id=dry_run))))

@@ -20,7 +20,7 @@ from denvweb.listing import FlagField, TimedQuery, WordField, checked, cut
 from releases.domain.views import DiffView, DryRunView, RecipeView, ReleaseView, RolloutView
 from releases.selectors.releases import diff_view, dry_run_view, recipes_view, release_view, releases_view
 from releases.selectors.rollouts import rollout_view
-from releases.services.access import access_release
+from releases.services.access import access_dry_run, access_release
 from releases.services.dry_runs import dry_run_create
 from releases.services.releases import How, release_create, release_resume
 
@@ -127,7 +127,7 @@ class DryRunDetailView(APIView):
 
     @extend_schema(responses=schema_of(DryRunView), summary="How far a dry run is, and what came of it")
     def get(self, request: Request, id: str) -> Response:
-        return Response(wire.to_plain(dry_run_view(id=id)))
+        return Response(wire.to_plain(access_dry_run(request.user, dry_run_view(id=id))))
 
 
 class ReleasesView(APIView):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from denvweb.access import EVERY_MODEL, Action, Person, access_approve, access_model, access_stage, actions_of
-from denvweb.core.errors import ForbiddenError
+from denvweb.access import EVERY_MODEL, Action, Person, access_approve, access_model, access_stage, actions_of, seen_by
+from denvweb.core.errors import ForbiddenError, NotFoundError
 from releases.domain.rollout_commands import approves
 from releases.domain.spec import ReleaseFile, parse
-from releases.domain.views import RolloutView
+from releases.domain.views import DryRunView, RolloutView
 from releases.selectors.rollouts import last_rollouts, state_of
 from releases.selectors.stages import stage_row
 
@@ -36,6 +36,13 @@ def access_freeze(user: Person, model: str) -> None:
 def access_rollout(user: Person, view: RolloutView) -> RolloutView:
     """The view, if the person may see its stage."""
     access_stage(user, view.stage)
+    return view
+
+
+def access_dry_run(user: Person, view: DryRunView) -> DryRunView:
+    """The view, if the person may see the model that it is about, so far as that is known."""
+    if view.release.partition("@")[0] not in seen_by(user):
+        raise NotFoundError(f"There is no dry run {view.id}; they are kept for a day.")
     return view
 
 

@@ -15,7 +15,8 @@ from denvweb.models import Grant, ModelPolicy
 from metrics.models import Event
 from metrics.services import event_append
 from releases.models import Rollout
-from tests.integration.rollouts_world import STAGE, Demo
+from releases.services.dry_runs import dry_run_run
+from tests.integration.rollouts_world import STAGE, Demo, release_yaml
 
 pytestmark = pytest.mark.django_db
 
@@ -52,14 +53,34 @@ def client_of(user: User, face: str) -> Client:
 def test_what_one_may_not_see_is_not_in_any_list(demo: Demo) -> None:
     event_append(kind="test.kind", sentence="of another model", stage="other/prod")
     stranger, friend = client_of(person(Role.ADMIN, model="other"), "ui"), client_of(person(Role.VIEWER, name="bea"), "ui")
-    for path in ("/api/v1/stages", "/api/v1/events", "/", "/events", "/releases"):
+    for path in ("/api/v1/stages", "/api/v1/events", "/api/v1/fleets", "/api/v1/fleets/gb200-use1", "/", "/events", "/releases", "/fleets"):
         assert b"ds-flash" not in stranger.get(path).content, path
         assert b"ds-flash" in friend.get(path).content, path
     for path in (f"{API}/metrics", f"{API}/series?names=requests", f"{API}/events", f"{API}/preflight", f"{API}/rollout"):
         assert (stranger.get(path).status_code, friend.get(path).status_code) == (404, 200), path
     rollout = Rollout.objects.get().pk
-    for path in (f"/api/v1/rollouts/{rollout}", "/api/v1/models/ds-flash/releases", "/api/v1/models/ds-flash/releases/1"):
+    planned = call(friend, "post", "dry-runs", {"yaml": release_yaml(block=64)})[1]["id"]
+    dry_run_run(id=planned)
+    for path in (
+        f"/api/v1/rollouts/{rollout}",
+        "/api/v1/models/ds-flash/releases",
+        "/api/v1/models/ds-flash/releases/1",
+        f"/api/v1/dry-runs/{planned}",
+        f"/releases/dry-runs/{planned}",
+    ):
         assert (stranger.get(path).status_code, friend.get(path).status_code) == (404, 200), path
+
+
+def test_what_strangers_hold_of_a_fleet_is_in_use_and_nameless(demo: Demo) -> None:
+    """Two domains of 8 GPUs hold a unit each, the third is free."""
+    eve = person(Role.ADMIN, model="other")
+    domains = client_of(eve, "api").get("/api/v1/fleets/gb200-use1").json()["domains"]
+    assert [domain["free"] for domain in domains] == [0, 0, 8]
+    used = [cell for domain in domains for node in domain["nodes"] for cell in node["cells"] if cell["state"] == "used"]
+    assert len(used) == 16 and {cell["role"] for cell in used} == {"prefill", "decode"}
+    assert {(cell["stage"], cell["unit"], cell["slot"], cell["release"]) for cell in used} == {("", "", 0, "")}
+    page = client_of(eve, "ui").get("/fleets").content.decode()
+    assert page.count("8 GPUs in use by models that are not yours to see</p>") == 2 and page.count(">free</p>") == 1
 
 
 def test_a_rollout_that_waits_takes_an_approver(demo: Demo) -> None:
