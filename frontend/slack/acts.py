@@ -10,6 +10,7 @@ from django.db import transaction
 
 from denvweb.access import Action, access_stage, seen_by
 from denvweb.core.errors import ConflictError, DenvError, InvalidError
+from denvweb.core.words import nearest
 from denvweb.logs import proof
 from frontend.slack.answers import HELP, done_words, stranger
 from frontend.slack.app import use_once
@@ -100,6 +101,8 @@ VERBS: Mapping[str, Callable[[User, Wish], str]] = {
     "rollback": _rollback,
 }
 
+_WORDS = (*VERBS, "status", "unlink", "help")
+
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -134,7 +137,8 @@ def parse_command(text: str) -> Wish:
     words = text.split(maxsplit=2)
     verb = words[0].lower() if words else ""
     if verb not in VERBS or len(words) < 2 or "/" not in words[1]:
-        raise InvalidError(f"Write {HELP}", code="command-unknown")
+        meant = nearest(verb, _WORDS) if verb not in VERBS else ""
+        raise InvalidError(f"Write {HELP}" + (f" Did you mean `{meant}`?" if meant else ""), code="command-unknown")
     return Wish(verb, words[1].strip("`"), words[2][:200] if len(words) > 2 else "")
 
 

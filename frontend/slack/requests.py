@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
@@ -19,6 +20,7 @@ from frontend.slack.answers import only_you
 from frontend.slack.app import use_once
 from frontend.slack.people import Caller, unlink
 from releases.selectors.rollouts import rollout_view
+from releases.services.access import access_rollout
 
 log = logging.getLogger(__name__)
 
@@ -81,16 +83,16 @@ def _click(caller: Caller, action: Mapping[str, Any], shown: list[blocks.Block])
     except acts.UnlinkedError as error:
         return only_you(error.detail)
     except ConflictError as error:
-        return only_you(answers.refused(error.detail, _present(button.rollout)))
+        return only_you(answers.refused(error.detail, _present(user, button.rollout)))
     except DenvError as error:
         return only_you(answers.refused(error.detail))
     return answers.in_place(shown, done.sentence)
 
 
-def _present(rollout: str) -> str:
-    """How the rollout stands, for whoever acted on an older view of it."""
+def _present(user: User, rollout: str) -> str:
+    """How the rollout stands, for whoever acted on an older view of it and may see it."""
     try:
-        view = rollout_view(id=rollout)
+        view = access_rollout(user, rollout_view(id=rollout))
     except DenvError:
         return ""
     return answers.now_words(view)

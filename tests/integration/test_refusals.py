@@ -217,7 +217,7 @@ def test_a_slack_user_whom_nobody_here_knows(workspace: User) -> None:
     assert refusals() == [("slack-unlinked", f"Slack user {user}") for user in (EVE, ANN)] and not RollbackRequest.objects.exists()
 
 
-def test_a_button_that_is_stale_used_or_not_ours(workspace: User) -> None:
+def test_a_button_that_is_stale_used_or_not_ours(workspace: User, settings: Any) -> None:
     demo = Demo()
     demo.first()
     demo.release(block=32, approve="manual")
@@ -236,6 +236,10 @@ def test_a_button_that_is_stale_used_or_not_ours(workspace: User) -> None:
     press("rollback", fresh.value(), ANN)  # of the same message
     assert "This button was used before" in told() and not RollbackRequest.objects.exists()
     assert [code for code, _ in refusals()] == ["stale-generation", "used"]
+    settings.DEFAULT_ROLE = "none"
+    SlackUser.objects.create(team=TEAM, user=EVE, account=User.objects.create_user("eve"))
+    press("rollback", fresh.value(), EVE)
+    assert told() == "Not done: This button was used before.", "who may not see the stage is not told how it stands"
 
 
 def told() -> str:

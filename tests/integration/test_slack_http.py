@@ -117,6 +117,7 @@ def test_commands_do_what_they_say(slack: Slack) -> None:
     assert slack.command("status").startswith(f"{STAGE}: ")
     assert slack.command(f"status {STAGE}").startswith(f"{STAGE}: ")
     assert "No rollout of" in slack.command(f"pause {STAGE}")
+    assert slack.command(f"rolback {STAGE}").endswith("Did you mean `rollback`?")
     demo.release(block=32, approve="manual")
     demo.settle()
     assert slack.command(f"pause {STAGE} for lunch") == f"ann paused {STAGE}: for lunch"
