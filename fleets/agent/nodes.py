@@ -125,7 +125,7 @@ def _driver(config: Config) -> GpuDriver:
     found = Nvml.find(GpuMemory(config.state_path / "gpus.json", processes.boot_id())) or NvidiaSmi.find()
     if found is None:
         raise InvalidError(
-            "neither NVML (`pip install 'denv[gpu]'`) nor nvidia-smi is there, so the GPUs of this node are unknown: "
+            "neither NVML (`pip install '.[gpu]'` in denv's folder) nor nvidia-smi is there, so the GPUs of this node are unknown: "
             "pass --gpus and --gpu-kind (e.g. --gpus 4 --gpu-kind GB200), or --simulated for nodes without GPUs"
         )
     return found

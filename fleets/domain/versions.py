@@ -20,6 +20,6 @@ def version_check(version: int, *, ours: int = PROTOCOL_VERSION, oldest: int = O
     if version < oldest:
         raise ConflictError(
             f"This agent speaks version {version} of the protocol, and the control plane understands {oldest} and later: upgrade the agent "
-            "(`pip install --upgrade 'denv[agent]'`, then start it again). The engines go on meanwhile, and are adopted.",
+            "(`pip install '.[agent]'` in the newer denv's folder, then start it again). The engines go on meanwhile, and are adopted.",
             code="agent-too-old",
         )

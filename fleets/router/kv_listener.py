@@ -74,7 +74,7 @@ class KvListener:
                 import zmq.asyncio  # not installed everywhere
             except ImportError:
                 self.lacks = True
-                log.warning("KV events are not heard, the library is not installed: pip install 'denv[kv-events]'")
+                log.warning("KV events are not heard, the library is not installed: pip install '.[kv-events]' in denv's folder")
             else:
                 self._context = zmq.asyncio.Context()
         return self._context is not None

@@ -35,7 +35,7 @@ def counter_from(name: str) -> Count:
     try:
         from tokenizers import Tokenizer  # not installed everywhere
     except ImportError as error:
-        raise UnavailableError("the library is not installed: pip install 'denv[tokenizers]'") from error
+        raise UnavailableError("the library is not installed: pip install '.[tokenizers]' in denv's folder") from error
     repository, revision, path = tokenizer_source(name)
     tokenizer = Tokenizer.from_file(path) if path else Tokenizer.from_pretrained(repository, revision=revision or "main")
     return lambda prompt: _tokens_of(tokenizer, prompt)

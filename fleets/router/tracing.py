@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fleets.router.job import Job
 
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z", re.DOTALL)
-_MISSING = "--tracing needs OpenTelemetry: pip install 'denv[tracing]'"
+_MISSING = "--tracing needs OpenTelemetry: pip install '.[tracing]' in denv's folder"
 
 
 def trace_id_of(traceparent: bytes) -> str:

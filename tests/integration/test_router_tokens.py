@@ -85,7 +85,7 @@ async def test_without_it_prompts_are_estimated_and_that_is_said(
             bench.app.pipeline.tokenizer_want()
             await asyncio.sleep(0)
             assert bench.app.pipeline.tokens.failures == 1  # not asked for again at once
-    said = {"file": "No such file", "library": "denv[tokenizers]", "name": "hf://org/name@revision"}[missing]
+    said = {"file": "No such file", "library": ".[tokenizers]", "name": "hf://org/name@revision"}[missing]
     assert f"the tokenizer {named} cannot be used" in caplog.text and said in caplog.text
 
 

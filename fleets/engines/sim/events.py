@@ -31,7 +31,7 @@ class KvEvents:
         try:
             import zmq.asyncio  # not installed everywhere
         except ImportError as error:
-            raise UnavailableError("KV events need a library: pip install 'denv[kv-events]'") from error
+            raise UnavailableError("KV events need a library: pip install '.[kv-events]' in denv's folder") from error
         self._block_tokens = block_tokens
         self._events: list[dict[str, Any]] = []
         self._batches: deque[tuple[int, bytes]] = deque(maxlen=kept)
