@@ -28,6 +28,17 @@ def read_list(name: str, default: tuple[str, ...] = ()) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()] if text else list(default)
 
 
+KNOWN_KEY = "insecure-development-key"
+
+
+def require_secret_key(key: str, *, for_others: bool) -> None:
+    """ValueError where others reach denv and its key is one that everybody knows: with it anybody signs links and reads stored secrets."""
+    if for_others and key in ("", KNOWN_KEY):
+        raise ValueError(
+            "DENV_HTTPS_ONLY is set and DENV_SECRET_KEY is not: set it, or DENV_SECRET_KEY_FILE, to 50 random characters or more"
+        )
+
+
 def home() -> Path:
     """Where denv keeps data, logs and credentials: DENV_HOME, or `~/.denv`."""
     return Path(read("DENV_HOME") or Path.home() / ".denv")

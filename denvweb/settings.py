@@ -11,12 +11,13 @@ from denvweb.oidc import oidc_from_env
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 DEBUG = env.read_bool("DENV_DEBUG")
-SECRET_KEY = env.read("DENV_SECRET_KEY", "insecure-development-key")
+SECRET_KEY = env.read("DENV_SECRET_KEY", env.KNOWN_KEY)
 SECRET_KEY_FALLBACKS = env.read_list("DENV_SECRET_KEY_OLD")  # still read with, so that the key can be changed
 ALLOWED_HOSTS = env.read_list("DENV_ALLOWED_HOSTS", ("127.0.0.1", "localhost", "[::1]"))
 CSRF_FAILURE_VIEW = "denvweb.uncaught.csrf_failure"
 CSRF_TRUSTED_ORIGINS = env.read_list("DENV_TRUSTED_ORIGINS")
 HTTPS_ONLY = env.read_bool("DENV_HTTPS_ONLY")
+env.require_secret_key(SECRET_KEY, for_others=HTTPS_ONLY)
 
 INSTALLED_APPS = [
     "django.contrib.admin",
