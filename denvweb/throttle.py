@@ -17,6 +17,7 @@ from denvweb.models import ApiToken
 if TYPE_CHECKING:
     from rest_framework.views import APIView  # imports its throttles, so it cannot be imported by one
 
+_BURST_S = 10.0  # so many seconds' worth may come at once
 _CALLERS_MAX = 10_000  # the bucket of whoever was away longest is forgotten, which makes it full again
 _buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # caller -> (tokens left, monotonic time of that)
 
@@ -32,10 +33,13 @@ def take(caller: str, *, per_s: float, burst: float, now_mono_s: float) -> float
     return wait_s
 
 
+def _wait_s(caller: str, per_s: float) -> float:
+    return take(caller, per_s=per_s, burst=per_s * _BURST_S, now_mono_s=time.monotonic())
+
+
 def refusal_of(user: object) -> TooOftenError | None:
     """For views that do without the framework: what a person is told who has no token left; the bucket is that of their session."""
-    per_s = settings.API_REQUESTS_PER_S
-    wait_s = take(f"user:{user}", per_s=per_s, burst=per_s * 10, now_mono_s=time.monotonic())
+    wait_s = _wait_s(f"user:{user}", settings.API_REQUESTS_PER_S)
     return TooOftenError(math.ceil(wait_s)) if wait_s else None
 
 
@@ -43,7 +47,6 @@ class CallerThrottle(BaseThrottle):
     """One bucket a token, else a person, else an address."""
 
     wait_s = 0.0
-    burst_s = 10.0  # so many seconds' worth may come at once
     bucket = ""  # of what has one of its own
 
     @property
@@ -57,8 +60,7 @@ class CallerThrottle(BaseThrottle):
             caller = request.auth.pk
         else:
             caller = f"user:{request.user.pk}" if request.user else f"address:{request.META.get('REMOTE_ADDR')}"
-        per_s = self.per_s
-        self.wait_s = take(f"{self.bucket}{caller}", per_s=per_s, burst=per_s * self.burst_s, now_mono_s=time.monotonic())
+        self.wait_s = _wait_s(f"{self.bucket}{caller}", self.per_s)
         return not self.wait_s
 
     def wait(self) -> float:

@@ -33,16 +33,16 @@ def buttons(rollout: RolloutView | None, may: Collection[Action], *, refused: st
     """
     going = rollout is not None and rollout.active and rollout.state not in _BACK
     state, reason = (rollout.state, rollout.reason) if rollout is not None and going else ("", "")
-    waits = state == "held" and reason == "approval"
+    waits, paused = (state == "held" and reason == why for why in ("approval", "manual"))
     able = Action.APPROVE in may and not refused
     return Buttons(
         approve=waits and able,
         promote=Action.PROMOTE in may and not waits and rollout is not None and rollout.kind == "rollout" and state in {"rolling", "held"},
         pause=Action.PAUSE in may and (state in {"rolling", "baking"} or (state == "held" and reason not in {"manual", "approval"})),
-        resume=Action.PAUSE in may and state == "held" and reason == "manual",
+        resume=Action.PAUSE in may and paused,
         roll_back=Action.ROLL_BACK in may,
         approve_text=_approve_text(rollout) if waits and rollout is not None else "",
-        missing=tuple(_missing(may, waits, state == "held" and reason == "manual", refused)),
+        missing=tuple(_missing(may, waits, paused, refused)),
         no_approval=waits and not able,
         no_way_back=Action.ROLL_BACK not in may,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from denvweb.core.units import format_bytes
-from frontend.chartlines import by_release, by_unit, chart, counted, values
+from frontend.chartlines import by_release, by_unit, chart, counted, total, values
 from frontend.charts import Chart, Limit, Line, Mark, Say, newest, rounded
 from metrics.domain.views import FrameView
 from releases.domain.views import StageHead
@@ -77,10 +77,10 @@ def _kv(stage: StageHead, frame: FrameView, drawn: Sequence[Mark]) -> Chart:
 
 
 def _preempted(stage: StageHead, frame: FrameView) -> str:
-    known = [count for unit in stage.units if (count := counted(frame, "engine.preemptions", unit.unit)) is not None]
-    if not known:
+    count = _of_units(stage, frame, "engine.preemptions")
+    if count is None:
         return ""
-    return f"{sum(known):,.0f} preempted in this range" if sum(known) else "no preemption in this range"
+    return f"{count:,.0f} preempted in this range" if count else "no preemption in this range"
 
 
 def _transfer(stage: StageHead, frame: FrameView, by_units: FrameView, whole: FrameView, drawn: Sequence[Mark]) -> Chart:
@@ -93,8 +93,7 @@ def _transfer(stage: StageHead, frame: FrameView, by_units: FrameView, whole: Fr
 
 
 def _of_units(stage: StageHead, frame: FrameView, name: str) -> float | None:
-    known = [count for unit in stage.units if (count := counted(frame, name, unit.unit)) is not None]
-    return sum(known) if known else None
+    return total(counted(frame, name, unit.unit) for unit in stage.units)
 
 
 def _each(stage: StageHead, frame: FrameView) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -129,6 +130,10 @@ class Client:
             if body["next"] is None or len(rows) >= most:
                 return rows
             place = {cursor: body["next"]}
+
+    def get_all(self, path: str, item: type[T], **params: object) -> list[T]:
+        """All rows of a list that is in the order of names."""
+        return self.get_pages(path, item, cursor="after", most=sys.maxsize, **params)
 
     def post(self, path: str, into: type[T], body: Mapping[str, object] | None = None, *, if_match: str = "") -> T:
         """POST /api/v1/`path`; sent once more with the same key when the connection broke, and done once.

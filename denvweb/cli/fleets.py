@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 from click.shell_completion import CompletionItem
 
@@ -77,7 +75,7 @@ def show(fleet: str, as_json: bool) -> None:
 
 
 def _show(fleet: str | None, as_json: bool) -> None:
-    found = Client().get_pages("fleets", FleetMap, cursor="after", most=sys.maxsize)
+    found = Client().get_all("fleets", FleetMap)
     if fleet:
         found = [view for view in found if view.fleet == fleet]
         if not found:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
@@ -26,7 +25,7 @@ def freeze() -> None:
 @json_option
 def list_windows(as_json: bool) -> None:
     """All freeze windows, and which are on now."""
-    found = Client().get_pages("freeze-windows", FreezeWindowView, cursor="after", most=sys.maxsize)
+    found = Client().get_all("freeze-windows", FreezeWindowView)
     if as_json:
         echo_json(found)
         return

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import click
 
 from denvweb.core.errors import DenvError, NotFoundError
-from denvweb.core.words import nearest
+from denvweb.core.words import meant, nearest
 
 _CHOICE = re.compile(r"'(.*)' is not one of ", re.DOTALL)
 
@@ -68,8 +68,8 @@ def show_usage(error: click.ClickException, words: Iterable[str]) -> int:
 def unknown_command(name: str, typed: str, known: Iterable[str]) -> DenvError:
     """The error for a word that is no command of `name`."""
     near = nearest(typed, known)
-    meant = {"demo": "up --demo"}.get(near, near)
-    return _WrongWordError(f"no command `{typed}`. Did you mean `{name} {meant or '--help'}`?", code="unknown-command")
+    wanted = {"demo": "up --demo"}.get(near, near)
+    return _WrongWordError(f"no command `{typed}`. Did you mean `{name} {wanted or '--help'}`?", code="unknown-command")
 
 
 class _WrongWordError(DenvError):
@@ -86,14 +86,13 @@ def _plainly(error: click.ClickException) -> str:
 
 def _hint(error: click.ClickException, ctx: click.Context | None) -> str:
     """`Did you mean ...?`, for an option and for one of a choice."""
-    near = ""
     if isinstance(error, click.exceptions.NoSuchOption) and ctx is not None:
         flags = [flag for param in ctx.command.get_params(ctx) for flag in (*param.opts, *param.secondary_opts) if flag.startswith("--")]
-        near = nearest(error.option_name, flags)
-    elif isinstance(error, click.BadParameter) and error.param is not None and isinstance(error.param.type, click.Choice):
+        return meant(error.option_name, flags)
+    if isinstance(error, click.BadParameter) and error.param is not None and isinstance(error.param.type, click.Choice):
         typed = _CHOICE.match(error.message)
-        near = nearest(typed[1], map(str, error.param.type.choices)) if typed else ""
-    return f"Did you mean `{near}`?" if near else ""
+        return meant(typed[1], map(str, error.param.type.choices)) if typed else ""
+    return ""
 
 
 def no_more_output() -> int:

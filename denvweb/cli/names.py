@@ -10,8 +10,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from denvweb.cli.client import Client, find_access
+from denvweb.core import words
 from denvweb.core.errors import DenvError
-from denvweb.core.words import nearest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,8 +48,7 @@ def known(kind: str) -> list[str]:
 def meant(kind: str, name: str) -> str:
     """`Did you mean `x`?` with the nearest name of this kind; empty when the name is right, or none is near."""
     names = known(kind)
-    near = "" if name in names else nearest(name, names)
-    return f"Did you mean `{near}`?" if near else ""
+    return "" if name in names else words.meant(name, names)
 
 
 def meant_in_path(path: str, params: Mapping[str, object]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from denvweb.cli.client import Client
@@ -32,7 +30,7 @@ def nodes(ctx: click.Context, fleet: str, state: str | None, cordoned: bool | No
     if ctx.invoked_subcommand is None:
         flag = None if cordoned is None else str(cordoned).lower()
         words = {"fleet": fleet, "state": state, "cordoned": flag}
-        found = Client().get_pages("nodes", NodeStanding, cursor="after", most=sys.maxsize, **words)
+        found = Client().get_all("nodes", NodeStanding, **words)
         _list(found, any(words.values()), fleet, as_json)
 
 

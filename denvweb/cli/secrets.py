@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from denvweb.cli.client import Client
@@ -37,7 +35,7 @@ def set_secret(name: str, model: str, as_json: bool) -> None:
 @json_option
 def list_secrets(as_json: bool) -> None:
     """Stored secrets, without their values."""
-    found = Client().get_pages("secrets", SecretView, cursor="after", most=sys.maxsize)
+    found = Client().get_all("secrets", SecretView)
     if as_json:
         echo_json(found)
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,7 +159,7 @@ def _measured(stage: str, given: dict[str, Any]) -> Question:
     if given["gpu_kind"]:
         gpu, domain, simulated = gpu_of(given["gpu_kind"]), given["domain_gpus"], False
     else:
-        fleets = [fleet for fleet in client.get_pages("fleets", FleetMap, cursor="after", most=sys.maxsize) if fleet.fleet in view.fleets]
+        fleets = [fleet for fleet in client.get_all("fleets", FleetMap) if fleet.fleet in view.fleets]
         if not fleets:
             raise NotFoundError(f"none of the fleets of {stage} is there: {', '.join(view.fleets)}", code="fleet-unknown")
         sizes = [sum(len(node.cells) for node in domain.nodes) for domain in fleets[0].domains]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from denvweb.cli.client import Client
 from denvweb.cli.lists import limit_option, time_options
 from denvweb.cli.names import name_argument, name_option, none_fits
 from denvweb.cli.output import echo_json, json_option, paint, split_stage, table
-from denvweb.core.words import did_you_mean
+from denvweb.core.words import meant
 from metrics.domain.views import EventView
 from releases.domain.views import STAGE_STATES, AlarmView, StageView
 
@@ -47,7 +45,7 @@ def _units(stage: StageView) -> str:
 @json_option
 def stages(model: str, state: str | None, fleet: str, as_json: bool) -> None:
     """Every stage: its state, releases by share of the traffic, units ready, and figures beside their alarms."""
-    views = Client().get_pages("stages", StageView, cursor="after", most=sys.maxsize, model=model, state=state, fleet=fleet)
+    views = Client().get_all("stages", StageView, model=model, state=state, fleet=fleet)
     if as_json:
         echo_json(views)
         return
@@ -78,7 +76,7 @@ def _kind_meant(kind: str) -> str:
     if not kind:
         return ""
     lately = {event.kind for event in Client().get_pages("events", EventView, cursor="before", most=500)}
-    return did_you_mean(kind, {*lately, *(one.partition(".")[0] for one in lately)}).replace("; did", " Did")
+    return meant(kind, {*lately, *(one.partition(".")[0] for one in lately)})
 
 
 @click.command()
@@ -99,6 +97,6 @@ def events(stage: str, limit: int, as_json: bool, **words: str | None) -> None:
         echo_json(found)
         return
     if not found:
-        click.echo(f"No event fits.{_kind_meant(words['kind'] or '')}")
+        click.echo(f"No event fits. {_kind_meant(words['kind'] or '')}".rstrip())
     for event in sorted(found, key=lambda event: event.seq):
         click.echo(event_line(event, "" if stage else event.stage or event.fleet or event.model))

@@ -6,7 +6,7 @@ import argparse
 import re
 from typing import NoReturn
 
-from denvweb.core.words import nearest
+from denvweb.core.words import meant
 
 _UNKNOWN = re.compile(r"unrecognized arguments: (--[^\s=]+)")
 
@@ -20,6 +20,6 @@ class FlagParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One sentence, and exit status 2."""
         unknown = _UNKNOWN.match(message)
-        near = nearest(unknown[1], [flag for action in self._actions for flag in action.option_strings]) if unknown else ""
-        hint = f"Did you mean `{near}`?" if near else f"`{self.prog} --help` lists the flags."
+        hint = meant(unknown[1], [flag for action in self._actions for flag in action.option_strings]) if unknown else ""
+        hint = hint or f"`{self.prog} --help` lists the flags."
         self.exit(2, f"{self.prog}: {message}. {hint}\n")

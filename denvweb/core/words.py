@@ -21,7 +21,13 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return folded[longer[0]] if longer else ""
 
 
+def meant(word: str, known: Iterable[str]) -> str:
+    """`Did you mean `x`?` for the nearest known word, a sentence of its own, or nothing."""
+    near = nearest(word, known)
+    return f"Did you mean `{near}`?" if near else ""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean `x`?` for the nearest known word, or nothing."""
+    """`; did you mean `x`?`, the same as the end of a sentence."""
     near = nearest(word, known)
     return f"; did you mean `{near}`?" if near else ""

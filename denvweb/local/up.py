@@ -142,7 +142,7 @@ class Up:
     def _reported(self) -> bool:
         """Whether every node that has something to run has said how it is since this start: what is known from before is over."""
         assert self.client is not None
-        nodes = self.client.get_pages("nodes", NodeStanding, cursor="after", most=sys.maxsize)
+        nodes = self.client.get_all("nodes", NodeStanding)
         return all(node.last_report_at is not None and node.last_report_at > self.began_at for node in nodes if node.used)
 
     def _start_router(self, stage: str, port: int) -> None:

@@ -18,11 +18,11 @@ from denvweb.core import wire
 from denvweb.core.errors import ForbiddenError
 from denvweb.idempotency import idempotent, idempotent_secret
 from denvweb.listing import ChoiceOfField, FlagField, ListQuery, WordField, checked, cut
-from fleets.api.access import access_nodes
+from fleets.api.access import access_fleet_maps, access_nodes
 from fleets.domain.drain import DrainPlan
 from fleets.domain.types import NodeState
 from fleets.domain.views import FleetMap, JoinTokenView, NodeStanding
-from fleets.selectors import drain_plan, fleet_maps, node_standing, nodes_found
+from fleets.selectors import drain_plan, node_standing, nodes_found
 from fleets.services import fleet_thaw, join_token_issue, node_cordon, node_drain
 
 T = TypeVar("T")
@@ -152,7 +152,7 @@ class ThawView(APIView):
         access_nodes(request.user, Action.PAUSE)
         reason = _body(request, NodeBody).reason
         fleet_thaw(fleet=name, actor=request.user.get_username(), via=via_of(request), reason=reason)
-        return Response(wire.to_plain(fleet_maps(names=[name])[0]))
+        return Response(wire.to_plain(access_fleet_maps(request.user, names=[name])[0]))
 
 
 def _cordon(request: Request, name: str, *, cordoned: bool) -> Response:

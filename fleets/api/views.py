@@ -9,14 +9,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from denvweb.access import seen_by
 from denvweb.api import schema_of
 from denvweb.core import wire
 from denvweb.core.errors import NotFoundError
 from denvweb.listing import NamesQuery, by_name
-from fleets.domain.veil import veiled
+from fleets.api.access import access_fleet_maps
 from fleets.domain.views import FleetMap
-from fleets.selectors import fleet_maps, fleet_names
+from fleets.selectors import fleet_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +33,7 @@ class FleetListView(APIView):
     def get(self, request: Request) -> Response:
         """Every fleet as a map of its GPUs; what models that the caller may not see hold is in use, and nameless."""
         names, following = by_name(fleet_names(), request, str)
-        seen = seen_by(request.user)
-        maps = tuple(veiled(fleet, seen) for fleet in fleet_maps(names=names))
-        return Response(wire.to_plain(FleetMapPage(maps, following)))
+        return Response(wire.to_plain(FleetMapPage(access_fleet_maps(request.user, names=names), following)))
 
 
 class FleetDetailView(APIView):
@@ -45,7 +42,7 @@ class FleetDetailView(APIView):
     @extend_schema(operation_id="fleets_retrieve", responses=schema_of(FleetMap))
     def get(self, request: Request, name: str) -> Response:
         """One fleet as a map of its GPUs."""
-        found = fleet_maps(names=[name])
+        found = access_fleet_maps(request.user, names=[name])
         if not found:
             raise NotFoundError(f"There is no fleet {name}.", code="fleet-unknown")
-        return Response(wire.to_plain(veiled(found[0], seen_by(request.user))))
+        return Response(wire.to_plain(found[0]))

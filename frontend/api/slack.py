@@ -84,7 +84,7 @@ class SlackLinksView(APIView):
     @extend_schema(parameters=[NamesQuery], responses=schema_of(SlackLinks), operation_id="slack_links_list")
     def get(self, request: Request) -> Response:
         """One's own accounts in Slack. They are linked from there: `/denv status` answers with a link that is good once."""
-        rows = SlackUser.objects.filter(account=request.user.pk).order_by("team", "user")
+        rows = SlackUser.objects.filter(account=request.user.pk)
         links = (SlackLink(f"{row.team}.{row.user}", row.team, row.user) for row in rows)
         return Response(wire.to_plain(SlackLinks(*by_name(links, request, lambda link: link.id))))
 

@@ -13,10 +13,10 @@ from django.utils.safestring import SafeString, mark_safe
 from django.views.decorators.http import require_safe
 
 from denvweb.access import seen_by
+from fleets.api.access import access_fleet_maps
 from fleets.domain.types import NodeState
-from fleets.domain.veil import veiled
 from fleets.domain.views import DomainMap, FleetMap, NodeMap
-from fleets.selectors import fleet_maps, unit_releases
+from fleets.selectors import unit_releases
 from frontend import filters, gpumap, words
 from frontend.gpumap import Picture, Tenant, Tenants
 from frontend.pages.base import PageRequest, page, show
@@ -199,8 +199,7 @@ def _largest_hole(fleets: Sequence[FleetMap]) -> DomainMap | None:
 @page
 def fleets(request: PageRequest) -> HttpResponse:
     """All fleets as maps."""
-    seen = seen_by(request.user)
-    maps, who = [veiled(fleet, seen) for fleet in fleet_maps()], tenants(request)
+    maps, who = access_fleet_maps(request.user), tenants(request)
     wanted = filters.read(request, {"fleet": [fleet.fleet for fleet in maps], "state": words.NODE_STATES, "nodes": ("all",)})
     shown = [fleet for fleet in maps if wanted["fleet"] in ("", fleet.fleet)]
     blocks = [block(fleet, who) for fleet in shown]

@@ -11,12 +11,12 @@ from django.contrib.auth.models import AbstractBaseUser
 from django.http import HttpResponse, JsonResponse
 from django.views.decorators.http import require_safe
 
-from denvweb.access import Action, access_approve, access_stage, actions_of, seen_by
+from denvweb.access import Action, access_approve, access_stage, actions_of
 from denvweb.core import units
 from denvweb.core.errors import ForbiddenError
-from fleets.domain.veil import veiled
+from fleets.api.access import access_fleet_maps
 from fleets.domain.views import FleetMap, UnitView
-from fleets.selectors import fleet_maps, units_view
+from fleets.selectors import units_view
 from frontend import charts, evidence, gpumap, stagecharts, timerange, unitpic, words
 from frontend.buttons import buttons
 from frontend.generations import generations
@@ -199,8 +199,7 @@ def stage_units(request: PageRequest, model: str, name: str) -> HttpResponse:
     now, key = datetime.now(UTC), f"{model}/{name}"
     access_stage(request.user, key)
     units = units_view(stage=key, now=now)
-    seen = seen_by(request.user)
-    maps = [veiled(fleet, seen) for fleet in fleet_maps(names=tuple({unit.fleet for unit in units}))] if units else []
+    maps = access_fleet_maps(request.user, names=tuple({unit.fleet for unit in units})) if units else ()
     figures = metrics_view(stage=key, span_s=_RATE_SPAN_S, by="unit", now=now)
     drawn = drawings(units, request.GET.get("base", ""), maps, figures)
     return whole(request, "_units", {"drawings": drawn, "per_s": figures.total.per_s})

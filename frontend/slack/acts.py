@@ -10,7 +10,7 @@ from django.db import transaction
 
 from denvweb.access import Action, access_stage, seen_by
 from denvweb.core.errors import ConflictError, DenvError, InvalidError
-from denvweb.core.words import nearest
+from denvweb.core.words import meant
 from denvweb.logs import proof
 from frontend.slack.answers import HELP, done_words, stranger
 from frontend.slack.app import use_once
@@ -137,8 +137,7 @@ def parse_command(text: str) -> Wish:
     words = text.split(maxsplit=2)
     verb = words[0].lower() if words else ""
     if verb not in VERBS or len(words) < 2 or "/" not in words[1]:
-        meant = nearest(verb, _WORDS) if verb not in VERBS else ""
-        raise InvalidError(f"Write {HELP}" + (f" Did you mean `{meant}`?" if meant else ""), code="command-unknown")
+        raise InvalidError(f"Write {HELP} {meant(verb, _WORDS) if verb not in VERBS else ''}".rstrip(), code="command-unknown")
     return Wish(verb, words[1].strip("`"), words[2][:200] if len(words) > 2 else "")
 
 

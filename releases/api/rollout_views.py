@@ -84,11 +84,10 @@ def _body(request: Request, into: type[T]) -> T:
 
 @contextmanager
 def _as_seen(request: Request, stage: str, generation: int | None) -> Iterator[tuple[str, int | None]]:
-    """The rollout (by id; whichever is active when empty) and the generation that a request is for, by its `If-Match` or its body.
+    """The rollout (by id; whichever is active when empty) and generation of a stage that the caller may see, by `If-Match` or the body.
 
     With `If-Match` a rollout that has moved on is StaleError, also when it does so in the block; with the body it is ConflictError.
     """
-    access_stage(request.user, stage)
     wanted = if_match(request)
     if wanted is None:
         yield "", generation
@@ -199,6 +198,7 @@ class PromoteView(RolloutAnswer):
     def post(self, request: Request, model: str, name: str) -> Response:
         """Approve the next step, or end the present watch. Refused with `stale-generation` when the rollout has moved on."""
         body, stage = _body(request, PromoteBody), f"{model}/{name}"
+        access_stage(request.user, stage)
         with _as_seen(request, stage, body.generation) as (rollout, seen):
             generation = access.access_promote(request.user, stage, generation=seen, full=body.full)
             access.access_break_glass(request.user, model, body.break_glass)

@@ -140,7 +140,7 @@ class _Client:
         alarms = (_Plain(metric="ttft", quantile=0.99, limit_s=1.5), _Plain(metric="itl", quantile=0.99, limit_s=0.04))
         return _Plain(release=7, fleets=("gb200-use1",), alarms=alarms, model="ds-flash", name="prod-us")
 
-    def get_pages(self, path: str, item: type, **_: object) -> Any:
+    def get_all(self, path: str, item: type, **_: object) -> Any:
         domain = _Plain(nodes=[_Plain(cells=[0] * 4)] * 18)
         return [_Plain(fleet="gb200-use1", gpu_kind="GB200", simulated=True, domains=(domain,))]
 

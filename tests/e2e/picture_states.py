@@ -75,7 +75,7 @@ def stale(browser: Browser, base: str, patch: pytest.MonkeyPatch, _: Any) -> Non
 
 def dense(browser: Browser, base: str, patch: pytest.MonkeyPatch, _: Any) -> None:
     """A thousand domains."""
-    patch.setattr("frontend.pages.fleets.fleet_maps", lambda: (samples.many_domains(1000),))
+    patch.setattr("fleets.api.access.fleet_maps", lambda names: (samples.many_domains(1000),))
     browser.driver.get(f"{base}/fleets")
     browser.find(".tile").click()
 

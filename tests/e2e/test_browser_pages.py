@@ -280,7 +280,7 @@ def test_the_form_and_the_text_are_two_views_of_one_text(browser: Browser, live_
 
 
 def test_tiles_of_a_large_fleet_are_one_tab_stop(browser: Browser, live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("frontend.pages.fleets.fleet_maps", lambda: (samples.many_domains(),))
+    monkeypatch.setattr("fleets.api.access.fleet_maps", lambda names: (samples.many_domains(),))
     browser.driver.get(f"{live_server.url}/fleets")
     assert browser.violations() == []
     browser.run("document.querySelector('.tile').focus()")

@@ -416,8 +416,7 @@ def patch_all(patch: Callable[[str, object], object]) -> None:
     patch(f"{pages}.fleets.unit_releases", lambda: {head.stage: {unit.unit: unit.release for unit in head.units} for head in heads()})
     for module in ("stage", "actions"):
         patch(f"{pages}.{module}.stage_view", one_stage)
-    for module in ("stage", "fleets"):
-        patch(f"{pages}.{module}.fleet_maps", lambda names=None: fleets())
+    patch("fleets.api.access.fleet_maps", lambda names: fleets())
     for module in ("stage", "logs"):
         patch(f"{pages}.{module}.units_view", lambda *, stage, now: one_stage(stage=stage).units)
     patch(f"{pages}.overview.fleet_heads", fleet_heads)
@@ -448,7 +447,7 @@ def patch_later(patch: Callable[[str, object], object]) -> None:
     for module in ("events", "releases"):
         patch(f"{pages}.{module}.stage_keys", lambda: [view.stage for view in left])
     patch(f"{pages}.stage.stage_view", lambda *, stage: next(view for view in stages() if view.stage == "kimi-k2/prod-us"))
-    patch(f"{pages}.fleets.fleet_maps", lambda names=None: fleets()[:1])
+    patch("fleets.api.access.fleet_maps", lambda names: fleets()[:1])
     for module in ("pages.overview", "pages.events"):
         patch(f"frontend.{module}.events_view", lambda **_: (*events()[:2], *events()[4:]))
     patch(f"{pages}.releases.releases_newest", lambda *, models, limit: {model: releases(model)[1:] for model in models})

@@ -172,7 +172,7 @@ def test_a_first_release_says_what_rolling_back_means(person: Client, monkeypatc
 
 
 def test_a_fleet_of_many_domains_is_tiles(person: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("frontend.pages.fleets.fleet_maps", lambda: (samples.many_domains(),))
+    monkeypatch.setattr("fleets.api.access.fleet_maps", lambda names: (samples.many_domains(),))
     text = person.get("/fleets").content.decode()
     assert text.count('class="tile"') == 40
     assert text.count('tabindex="-1"') == 40  # 39 tiles and main: one tab stop for all tiles
@@ -227,10 +227,10 @@ def test_what_is_not_there_is_a_page_that_says_so(person: Client) -> None:
 
 
 def test_an_error_is_a_page_that_says_that_serving_goes_on(person: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> None:
+    def broken(names: object) -> None:
         raise RuntimeError("the page broke")
 
-    monkeypatch.setattr("frontend.pages.fleets.fleet_maps", broken)
+    monkeypatch.setattr("fleets.api.access.fleet_maps", broken)
     person.raise_request_exception = False
     response = person.get("/fleets")
     assert response.status_code == 500
