@@ -47,7 +47,7 @@ def test_a_gang_is_one_job_and_no_secret_is_a_word_of_it() -> None:
 
 
 def test_a_ranks_script_runs_as_a_shell_reads_it(tmp_path: Path) -> None:
-    engine = ("sh", "-c", "echo \"$HF_TOKEN|$CUDA_VISIBLE_DEVICES|$1\"; trap 'exit 7' TERM; while :; do sleep 0.05; done", "x", "a b")
+    engine = ("sh", "-c", "trap 'exit 7' TERM; echo \"$HF_TOKEN|$CUDA_VISIBLE_DEVICES|$1\"; while :; do sleep 0.05; done", "x", "a b")
     order = replace(ORDER, argv=engine, log_path=tmp_path / "k.log")
     script = tmp_path / "n1.sh"
     script.write_text(rank_script(order, tmp_path))

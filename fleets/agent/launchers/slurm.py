@@ -70,8 +70,10 @@ def rank_script(order: LaunchOrder, folder: Path) -> str:
     """Runs one rank, passes SIGTERM on, and writes down its exit status."""
     kept = {name: value for name, value in sorted(order.env.items()) if name not in _NOT_FOR_JOBS and name.isidentifier()}
     lines = ["#!/bin/sh", *(f"export {name}={shlex.quote(value)}" for name, value in kept.items())]
-    lines += [f"exec >> {shlex.quote(str(order.log_path))} 2>&1", f"{shlex.join(order.argv)} &", "child=$!"]
-    lines += ["trap 'kill -TERM $child' TERM", "wait $child; code=$?"]
+    lines += [f"exec >> {shlex.quote(str(order.log_path))} 2>&1"]
+    # Before the engine: whoever ends the job in its first instant would end this script alone, and leave the engine behind.
+    lines += ["child=; ended=", "trap 'ended=1; [ -z \"$child\" ] || kill -TERM $child' TERM"]
+    lines += [f"{shlex.join(order.argv)} &", "child=$!", '[ -z "$ended" ] || kill -TERM $child', "wait $child; code=$?"]
     lines += ["while kill -0 $child 2>/dev/null; do wait $child; code=$?; done"]
     lines += [f"echo $code > {shlex.quote(str(folder / f'{order.node}.exit'))}", "exit $code"]
     return "\n".join(lines) + "\n"
